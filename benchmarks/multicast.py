@@ -9,18 +9,30 @@ The matrix is every transport, shape and size of message. One group is kept for 
 transport and a shape. A cell that loses messages or does not end is named, and the next one has a
 new group. Beside the cells there are some of three members whose datagrams are lost on purpose, or
 that have the receive buffer of most machines.
+
+With an MTU, members are on hosts of their own (network.py).
 """
 
 from __future__ import annotations
 
+import secrets
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.network import HostCluster, Network
 from benchmarks.printing import tell
 from benchmarks.rounds import Rounds, ceiling_ratio, raw_ceiling
-from benchmarks.workload import RATIOS, SIZE, TRANSPORTS, Size, Workload, versions
+from benchmarks.workload import (
+    RATIOS,
+    SIZE,
+    TRANSPORTS,
+    Size,
+    Workload,
+    group_name,
+    versions,
+)
 from ringcast.errors import RingcastError, UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +62,7 @@ COLUMNS = (
     *("messages", "recorded", *RATIOS, "plain_rates", "plain_rate_per_member"),
     *("plain_cpu_us_per_delivery", "plain_reports_per_1000", "versions"),
 )
+NETWORK_COLUMNS = ("rate_per_member", "cpu_us_per_delivery", "retransmitted", "lost")
 UNICAST_COLUMNS = (
     *("transport", "workload", "size", "mixed", "loss", "rate_per_member", "mb_per_s"),
     *("cpu_us_per_delivery", "retransmitted", "lost", "ceiling_mb_per_s", "ceiling_ratio", "rates"),
@@ -64,6 +77,7 @@ def bench_multicast(
     senders: Sequence[str],
     sizes: Sequence[Size],
     matrix: bool,
+    mtu: int | None = None,
     **options: Any,
 ) -> list[Row]:
     """A report of each cell, with `failed` if it has no figures or has lost messages."""
@@ -73,6 +87,8 @@ def bench_multicast(
     else:
         shapes = product(members or (3,), senders or ("all",))
         cells = _cells(Workload(**options), transports or ("udp",), [*shapes], sizes or [SIZE])
+    if mtu is not None:
+        return [row for cell in cells for row in measure_network(cell, mtu)]
     return list(measure_cells(cells))
 
 
@@ -152,6 +168,48 @@ def measure_cells(cells: Sequence[Workload]) -> Iterator[Row]:
             if failed:
                 tell(f"failed: {failed}")
             yield row | {"failed": failed}
+
+
+def measure_network(cell: Workload, mtu: int) -> list[Row]:
+    """The same members on hosts of their own: with the largest packets that there are, with those
+    of this MTU, without the network's help, and without the system's. All take turns."""
+    kinds: list[tuple[str, int, Row, Row]] = [
+        ("MTU 65535", 65_535, {}, {}),
+        (f"MTU {mtu}", mtu, {}, {}),
+        ("interfaces cut nothing", mtu, {"is_plain": True}, {}),
+        ("no offload", mtu, {}, {"offload": False}),
+    ]
+    rows: list[Row] = []
+    for key in (secrets.token_hex(32), None):
+        with ExitStack() as stack:
+            groups: list[Rounds] = []
+            for name, size, of_network, of_members in kinds:
+                tell(f"measuring {cell}, {name}, {'sealed' if key else 'insecure'}")
+                network = stack.enter_context(Network(cell.members, size, **of_network))
+                options = {"transport": cell.transport, "loss": cell.loss, **of_members}
+                group = group_name(cell.transport)
+                cluster = stack.enter_context(HostCluster(network, key, group=group, **options))
+                groups.append(Rounds(cluster, cell))
+            for turn in range(cell.runs):
+                for rounds in groups if turn % 2 == 0 else reversed(groups):
+                    rounds.measure()
+            figures = [rounds.figures() for rounds in groups]
+        for (name, *_), row in zip(kinds, figures, strict=True):
+            lost = f"{cell}, {name}: {row['lost']} messages were lost" if row["lost"] else None
+            large = figures[0]
+            rows.append(
+                {
+                    **{"transport": cell.transport, "workload": cell.shape},
+                    **{"size": cell.size.size, "sealed": bool(key), "network": name},
+                    **{column: row[column] for column in NETWORK_COLUMNS},
+                    "rate_share": round(row["rate_per_member"] / large["rate_per_member"], 2),
+                    "cpu_share": round(
+                        large["cpu_us_per_delivery"] / row["cpu_us_per_delivery"], 2
+                    ),
+                    "failed": lost,
+                }
+            )
+    return rows
 
 
 def _heading(cell: Workload) -> Row:

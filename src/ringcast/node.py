@@ -37,6 +37,7 @@ from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.state import StateTransfer
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.settings import settings_of
+from ringcast.wire.bursts import unpack_burst
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.codec import VERSION, Codec
 from ringcast.wire.frames import (
@@ -195,8 +196,7 @@ class Node:
         """The fast path for a request or an answer that comes alone and next in turn: it concerns
         no layer but the channel, and the application at once. None: nothing has happened, and it is
         for `receive_datagrams`."""
-        request = self._take_request(datagram, now)
-        if request is not None and self.observer is not None:
+        if (request := self._take_request(datagram, now)) and self.observer is not None:
             self.observer.received(datagram, now)
         return request
 
@@ -220,24 +220,24 @@ class Node:
 
     def receive_datagrams(self, datagrams: Iterable[Buffer], now: int) -> None:
         """Datagrams, opened. Their bytes are not needed after this returns."""
+        self.receive_bursts(((datagram,) for datagram in datagrams), now)
+
+    def receive_bursts(self, bursts: Iterable[Sequence[Buffer]], now: int) -> None:
+        """The same, of so many system calls."""
         detector, observer = self.detector, self.observer
-        for datagram in datagrams:
+        for burst in bursts:
             if observer is not None:
-                observer.received(datagram, now)
-            request = self._take_request(datagram, now)
-            if request is not None:
+                for datagram in burst:
+                    observer.received(datagram, now)
+            if len(burst) == 1 and (request := self._take_request(burst[0], now)):
                 self._out.event(request)
                 continue
-            try:
-                source, frames = self.codec.unpack(datagram)
-            except DecodeError as error:
-                self._reject(error)
-                continue
-            if detector is not None:
-                detector.heard(source, now)
-            self._route(source, frames, now)
-            if self._out.signals:
-                self._complete(now)
+            for source, frames in unpack_burst(self.codec, burst, self._reject):
+                if detector is not None:
+                    detector.heard(source, now)
+                self._route(source, frames, now)
+                if self._out.signals:
+                    self._complete(now)
         self._run_to_completion(now)
 
     def send(

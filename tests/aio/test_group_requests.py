@@ -39,7 +39,7 @@ from ringcast.events import ReplyReceived, RequestReceived
 from ringcast.testing import cluster
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from ringcast import Group, Member, Request
     from ringcast.node import Node
@@ -430,13 +430,13 @@ def test_what_comes_behind_a_request_is_read_when_that_has_been_told(transport: 
 
     async def exchange(a: Group, b: Group) -> None:
         told: list[str] = []
-        receive = b._driver.node.receive_datagrams
+        receive = b._driver.node.receive_bursts
 
-        def spy(datagrams: Iterable[memoryview], now: int) -> None:
-            came = [bytes(datagram) for datagram in datagrams]
+        def spy(bursts: Iterable[Sequence[memoryview]], now: int) -> None:
+            came = [bytes(datagram) for burst in bursts for datagram in burst]
             if any(b"message" in datagram for datagram in came):
                 told.append("the rest")  # acks and heartbeats may come at any time
-            receive(came, now)
+            receive([came], now)
 
         def answer(request: Request) -> None:
             told.append(request.payload.decode())
@@ -449,7 +449,7 @@ def test_what_comes_behind_a_request_is_read_when_that_has_been_told(transport: 
             for name in ("first", "second"):
                 await a.request(b.me, b"warm")
                 told.clear()
-                b._driver.node.receive_datagrams = spy  # type: ignore[method-assign]
+                b._driver.node.receive_bursts = spy  # type: ignore[method-assign]
                 await asyncio.gather(a.request(b.me, name.encode()), send())
                 assert await read(b, 1) == [("A", b"message")]
                 assert told[:2] == [name, "the rest"]
@@ -473,7 +473,7 @@ def test_who_is_asked_may_be_gone_before_it_reads_on() -> None:
         def go(request: Request) -> None:
             if request.payload == b"go":
                 vanish(b)
-                b._driver.node.receive_datagrams = count  # type: ignore[method-assign]
+                b._driver.node.receive_bursts = count  # type: ignore[method-assign]
             else:
                 double(request)
 
@@ -612,7 +612,7 @@ def test_the_time_of_a_node_never_goes_back() -> None:
 
     async def exchange(a: Group, b: Group) -> None:
         for node in (a._driver.node, b._driver.node):
-            for name in ("take_request", "receive_datagrams", "ask", "answer", "handle_timeout"):
+            for name in ("take_request", "receive_bursts", "ask", "answer", "handle_timeout"):
                 watch(node, name)
 
         async def send() -> None:

@@ -37,7 +37,7 @@ def arrivals(sock: MulticastSocket, count: int) -> list[bytes]:
     deadline = time.monotonic() + 30
     while len(found) < count and time.monotonic() < deadline:
         select.select([sock._socket, sock._listener], [], [], 1.0)
-        found += [bytes(datagram) for datagram in sock.drain(16)]
+        found += [bytes(one) for burst in sock.drain(16) for one in burst]
     return found
 
 

@@ -42,7 +42,7 @@ class Mesh(TcpMesh):
         self.start(asyncio.get_running_loop(), self._on_any_input)
 
     def _on_any_input(self) -> None:
-        self.got += map(bytes, self.drain(16))
+        self.got += [bytes(one) for burst in self.drain(16) for one in burst]
         self.told += self.hints
         self.hints.clear()
 

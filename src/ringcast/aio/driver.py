@@ -15,6 +15,7 @@ from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
 from ringcast.errors import Reject
 from ringcast.protocols.views.layer import GroupViews
+from ringcast.wire.bursts import bursts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ringcast.wire.codec import Buffer
 
 DRAIN_MAX = 16
-"""Datagrams read before anything else gets its turn."""
+"""Bursts read before anything else gets its turn."""
 
 ROOM_S = 0.25
 """How long to wait for the disk before looking what else has happened."""
@@ -84,6 +85,7 @@ class Driver:
         self._spinner = Spinner(loop, transport.inputs, spin_s) if spin_s else None
         self._datagram_bytes = 0
         self._view: View | None = None  # that the transport knows of
+        self._dests: list[Address] = []  # where what is for all others is sent
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._look_timer: asyncio.TimerHandle | None = None
@@ -236,30 +238,31 @@ class Driver:
 
     def _on_readable(self) -> None:
         now = self._clock()
-        datagrams = self.transport.drain(DRAIN_MAX)
-        lose = self._lose
-        if lose is not None:
-            datagrams = (datagram for datagram in datagrams if not lose())
-        opened = iter(self.node.passage.open(datagrams, now))
-        first = next(opened, None)
-        if first is None:
-            self._receive((), now)
-            return
-        if not self.node.effects.events:  # those would be told before it
-            request = self.node.take_request(first, now)
+        opened = self._opened(now)
+        first = next(opened, ())
+        if len(first) == 1 and not self.node.effects.events:  # those would be told before it
+            request = self.node.take_request(first[0], now)
             if request is not None:
                 self._tell_request(request, opened)
                 return
         self._receive(chain((first,), opened), now)
 
-    def _receive(self, datagrams: Iterable[Buffer], now: int) -> None:
-        self.node.receive_datagrams(datagrams, now)
+    def _opened(self, now: int) -> Iterator[Sequence[Buffer]]:
+        """What has arrived, and is from holders of the key."""
+        open_burst, lose = self.node.passage.open_burst, self._lose
+        for came in self.transport.drain(DRAIN_MAX):
+            burst = open_burst(came if lose is None else [one for one in came if not lose()], now)
+            if burst:
+                yield burst
+
+    def _receive(self, bursts: Iterable[Sequence[Buffer]], now: int) -> None:
+        self.node.receive_bursts(bursts, now)
         if self._spinner is not None:
             self._spinner.stay_awake()
         self._after_input(now)
 
     def _tell_request(
-        self, request: RequestReceived | ReplyReceived, others: Iterator[Buffer]
+        self, request: RequestReceived | ReplyReceived, others: Iterator[Sequence[Buffer]]
     ) -> None:
         """Whoever waits for it goes on at once, before anybody looks what else has arrived. It
         brings no message: if nothing else has, little is left to be done."""
@@ -351,6 +354,9 @@ class Driver:
         if view is not self._view and view is not None:
             self._view = view
             self.transport.enter_view(view)
+            group, me = self.transport.group_address, self.node.me
+            others = [member.address for member in view if member != me]
+            self._dests = others if group is None else [group]
         if self.transport.datagram_bytes != self._datagram_bytes:
             self._datagram_bytes = self.transport.datagram_bytes
             self.node.set_datagram_bytes(self._datagram_bytes)
@@ -359,18 +365,14 @@ class Driver:
             return
         if self._spinner is not None:
             self._spinner.stay_awake()
-        for dest, unsealed in datagrams:
-            datagram = self.node.passage.seal(unsealed)
-            if dest is not None:
-                self.transport.send(datagram, dest)
-            elif view is None:
-                pass
-            elif self.transport.group_address is not None:
-                self.transport.send(datagram, self.transport.group_address)
-            else:
-                for member in view.members:
-                    if member is not self.node.me and member != self.node.me:
-                        self.transport.send(datagram, member.address)
+        passage = self.node.passage
+        for dest, unsealed in bursts_of(datagrams, passage.overhead):
+            burst = passage.seal_burst(unsealed)
+            for address in self._dests if dest is None else (dest,):
+                if len(burst) == 1:
+                    self.transport.send(burst[0], address)
+                else:
+                    self.transport.send_burst(burst, address)
 
     def _arm(self, now: int) -> None:
         deadline = self.node.deadlines.next()

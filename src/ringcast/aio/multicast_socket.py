@@ -14,13 +14,13 @@ members in that view only.
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import struct
 from array import array
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from ringcast.aio.offload import Offload
 from ringcast.aio.reach import is_loopback
 from ringcast.aio.udp import BUFFER_BYTES, UdpSocket, ask_for_buffers
 from ringcast.errors import UsageError
@@ -28,7 +28,7 @@ from ringcast.model import Address
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ringcast.aio.transport import Inputs
 
@@ -70,14 +70,15 @@ class MulticastSocket(UdpSocket):
         self.own = 0
         """Datagrams of this member itself, where the system does not leave them out."""
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._listening = select.poll()
-        self._listening.register(self._listener, select.POLLIN)
+        self._from_group = Offload(self._listener)
         try:
             is_filtered = self._listen(buffer_bytes)
         except OSError as error:
             self._listener.close()
             super().close()
             raise UsageError(f"cannot listen on {group}: {error.strerror}") from error
+        if self.offload.can_join:
+            self._from_group.join()
         if not is_filtered:
             self.receive_buffer //= 2  # our own datagrams take as much as those of others
             self._set_datagram_bytes()
@@ -96,7 +97,7 @@ class MulticastSocket(UdpSocket):
             return {}
         return {**super().inputs(), self._listener.fileno(): self._on_input}
 
-    def drain(self, limit: int) -> Iterator[memoryview]:
+    def drain(self, limit: int) -> Iterator[Sequence[memoryview]]:
         yield from super().drain(limit // 2)  # acks and beats shall not wait behind messages
         yield from self._drain_group(limit - limit // 2)
 
@@ -106,6 +107,7 @@ class MulticastSocket(UdpSocket):
             "kind": "multicast",
             "group_address": str(self.group_address),
             "own": self.own,
+            "received_in_bursts": self.offload.joined + self._from_group.joined,
         }
 
     def close(self) -> None:
@@ -131,20 +133,20 @@ class MulticastSocket(UdpSocket):
         self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, hops)
         return is_filtered
 
-    def _drain_group(self, limit: int) -> Iterator[memoryview]:
-        receive_into = self._listener.recvfrom_into
+    def _drain_group(self, limit: int) -> Iterator[Sequence[memoryview]]:
+        offload = self._from_group
+        if self.offload.can_join:
+            offload.join()
         for place in range(limit):
-            if not place and not self._listening.poll(0):
+            if not place and not offload.is_readable():
                 return  # as most times when somebody has answered
             try:
-                size, source = receive_into(self._space)
+                burst, own = offload.receive(self.address)
             except OSError:  # there is none; and who never sends is told of no errors
                 return
-            if source == self.address:
-                self.own += 1
-            else:
-                self.received += 1
-                yield self._view[:size]
+            self.own += own
+            self.received += len(burst)
+            yield burst
 
     def _admit(self, dest: Address) -> bool:
         return dest == self.group_address or super()._admit(dest)

@@ -42,6 +42,7 @@ from ringcast.aio.framing import (
 )
 from ringcast.aio.peers import BACK_OFF_NS_MAX, QUEUE_BYTES, REFUSED, Link, Peer
 from ringcast.aio.reach import admits
+from ringcast.aio.transport import Transport
 from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import UsageError
 from ringcast.model import Address
@@ -81,7 +82,7 @@ _CONNECTING = {errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK}
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
-class TcpMesh:
+class TcpMesh(Transport):
     """Connections to all peers. Those who write here never wait: see the module."""
 
     def __init__(
@@ -149,12 +150,10 @@ class TcpMesh:
         links = (link for link in self._links if link.is_connected)
         return {link.sock.fileno(): partial(self._on_readable, link) for link in links}
 
-    def drain(self, limit: int) -> Iterator[memoryview]:
+    def drain(self, limit: int) -> Iterator[tuple[memoryview]]:
         """What one connection has brought."""
         link, self._ready = self._ready, None
-        if link is None:  # there are hints only
-            return iter(())
-        return iter(self._read(link, limit))
+        return zip(() if link is None else self._read(link, limit))  # None: hints only
 
     def send(self, datagram: bytes, dest: Address) -> None:
         peer = self._peers.get(dest)

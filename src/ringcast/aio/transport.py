@@ -14,7 +14,7 @@ from ringcast.window.windows import size_in
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ringcast.model import Address, View
 
@@ -66,12 +66,18 @@ class Transport(Protocol):
         """For who does not wait for the loop to see that something is there."""
         ...
 
-    def drain(self, limit: int) -> Iterator[memoryview]:
-        """What has arrived: up to so many datagrams, or what so many large ones take. Each is gone
+    def drain(self, limit: int) -> Iterator[Sequence[memoryview]]:
+        """What has arrived: up to so many bursts, each of what one system call brought. It is gone
         when the next is asked for."""
         ...
 
     def send(self, datagram: bytes, dest: Address) -> None: ...
+
+    def send_burst(self, burst: Sequence[bytes], dest: Address) -> None:
+        """Some datagrams of one length, the last of which may be shorter: as many as `bursts_of`
+        puts together. One by one, where nothing better is known."""
+        for datagram in burst:
+            self.send(datagram, dest)
 
     def enter_view(self, view: View) -> None:
         """This is who is in the group now; and they listen by now, whoever refused before."""

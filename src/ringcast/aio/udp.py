@@ -7,19 +7,21 @@ brings back refused ports on the one unconnected socket: a process that died is 
 It also brings back how much a path takes. Datagrams are not to be fragmented, so whoever cannot
 pass one on says so, this machine first of all, and smaller ones are built from then on. What was
 cut for larger ones, and what cannot be cut, goes in fragments: losing one of them loses it all, but
-nothing is too long for ever.
+nothing is too long for ever. To other machines they begin with what the interface takes.
+
+Datagrams of one length leave and come several at a time where the system can (offload.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import select
 import socket
 import struct
 import time
 from typing import TYPE_CHECKING
 
+from ringcast.aio.offload import SHARED_MAX, Offload, mtu_of
 from ringcast.aio.reach import admits, is_loopback
 from ringcast.aio.transport import fitting
 from ringcast.config import DATAGRAM_BYTES_MIN
@@ -29,7 +31,7 @@ from ringcast.window.windows import BULK_BYTES
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ringcast.aio.transport import Inputs
     from ringcast.model import View
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
 BUFFER_BYTES = 8 << 20
 """RequestReceived for, unless less will do; an unprivileged process gets at most
 net.core.rmem_max."""
-
-DATAGRAM_SPACE = 1 << 16
 
 ADMITTED_MAX = 4096
 """Addresses remembered as those that may be sent to."""
@@ -94,10 +94,7 @@ class UdpSocket:
         host, port = self._socket.getsockname()[:2]
         self.address = Address(host, port)
         self.group_address: Address | None = None
-        self._space = bytearray(DATAGRAM_SPACE)
-        self._view = memoryview(self._space)
-        self._poller = select.poll()
-        self._poller.register(self._socket, select.POLLIN)
+        self.offload = Offload(self._socket)
         self.received = 0
         self.sent = 0
         self.dropped = 0
@@ -116,6 +113,12 @@ class UdpSocket:
                 f"with sysctl -w net.core.rmem_max={buffer_bytes}"
             )
         self._others = 1
+        self._interface: int | None = None  # the longest datagram that it takes, off this machine
+        self._is_local = True  # all members are at this address
+        if not is_loopback(self.address):
+            self.offload.join()
+            mtu = mtu_of(self.address.host)
+            self._interface = None if mtu is None else max(mtu - self._headers, DATAGRAM_BYTES_MIN)
         self._set_datagram_bytes()
         self.refused: dict[Address, int] = {}
         """Addresses where nobody listened, with when that was last heard (monotonic ns)."""
@@ -138,21 +141,24 @@ class UdpSocket:
     def inputs(self) -> Inputs:
         return {} if self._on_input is None else {self._socket.fileno(): self._on_input}
 
-    def drain(self, limit: int) -> Iterator[memoryview]:
-        """What has arrived, up to so many datagrams. Each is gone when the next is asked for."""
-        receive_into = self._socket.recv_into
+    def drain(self, limit: int) -> Iterator[Sequence[memoryview]]:
+        """What has arrived, up to so many bursts. Each is gone when the next is asked for."""
+        offload = self.offload
         for place in range(limit):
-            if place == 1 and not self._poller.poll(0):
-                return  # most come alone, and to be told so by an error takes longer
+            if place == 1 and not offload.is_readable():
+                return  # most come alone
             try:
-                size = receive_into(self._space)
+                burst, _ = offload.receive()
             except BlockingIOError:
                 return
             except OSError:
                 self._read_errors()
                 continue
-            self.received += 1
-            yield self._view[:size]
+            if offload.has_error:
+                offload.has_error = False
+                self._read_errors()
+            self.received += len(burst)
+            yield burst
 
     def send(self, datagram: bytes, dest: Address) -> None:
         if dest not in self._admitted and not self._admit(dest):
@@ -174,6 +180,23 @@ class UdpSocket:
                 return
         self.dropped += 1
 
+    def send_burst(self, burst: Sequence[bytes], dest: Address) -> None:
+        is_admitted = dest in self._admitted or self._admit(dest)
+        if is_admitted and self.offload.can_segment:
+            try:
+                self.offload.send(burst, dest)
+            except OSError as error:
+                if error.errno in _WOULD_DROP:
+                    self.dropped += len(burst)
+                    return
+                # None has left: each is told for itself what is in its way.
+                self._read_errors()
+            else:
+                self.sent += len(burst)
+                return
+        for datagram in burst:
+            self.send(datagram, dest)
+
     def _send_in_fragments(self, datagram: bytes, dest: Address) -> None:
         self._socket.setsockopt(self._level, self._fragmenting, _MAY_FRAGMENT)
         try:
@@ -189,6 +212,7 @@ class UdpSocket:
     def enter_view(self, view: View) -> None:
         self.refused.clear()
         self._others = len(view) - 1
+        self._is_local = all(member.address.host == self.address.host for member in view)
         if self._narrow:  # paths to those who are gone matter no more
             hosts = {member.address.host for member in view}
             if self.group_address is not None:
@@ -197,11 +221,17 @@ class UdpSocket:
         self._set_datagram_bytes()
 
     def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
-        return [
+        reasons = [
             f"nobody listens at {address}: told so {(now - heard) / 1e9:.1f} s ago"
             for address, heard in self.refused.items()
             if address in awaited and now - heard < REFUSED_RECENTLY_NS
         ]
+        if self.datagram_bytes <= SHARED_MAX and not self.offload.can_segment:
+            reasons.append(
+                f"datagrams of {self.datagram_bytes} bytes leave one by one: neither the system "
+                "nor the network interface takes several at once (UDP_SEGMENT)"
+            )
+        return reasons
 
     def stats(self) -> dict[str, object]:
         return {
@@ -213,6 +243,9 @@ class UdpSocket:
             "dropped": self.dropped,
             "fragmented": self.fragmented,
             "datagram_bytes": self.datagram_bytes,
+            "offload": self.offload.describe(),
+            "sent_in_bursts": self.offload.segmented,
+            "received_in_bursts": self.offload.joined,
             "refused": list(map(str, self.refused)),
         }
 
@@ -263,7 +296,12 @@ class UdpSocket:
 
     def _set_datagram_bytes(self) -> None:
         largest = fitting(self.receive_buffer, self.bulk_bytes, self._others)
-        self.datagram_bytes = min([*self._narrow.values(), largest])
+        paths = [*self._narrow.values()]
+        if self._interface is not None and (self.group_address is not None or not self._is_local):
+            paths.append(self._interface)
+        if paths:
+            self.offload.join()
+        self.datagram_bytes = min([*paths, largest])
 
 
 def ask_for_buffers(sock: socket.socket, buffer_bytes: int = BUFFER_BYTES) -> None:

@@ -34,6 +34,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ringcast.aio import offload
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
@@ -237,6 +238,7 @@ async def _member(place: dict[str, Any], commands: Commands) -> None:
     generator = random.Random(place["seed"])
     loss = place["loss"]
     record = place["record"]
+    offload.IS_WANTED = place.get("offload", True)
     buffer = {key: place[key] for key in ("receive_buffer_bytes",) if place.get(key)}
     async with join(
         GroupConfig(group=place["group"], **buffer),
@@ -244,6 +246,8 @@ async def _member(place: dict[str, Any], commands: Commands) -> None:
         listen=place.get("listen", "127.0.0.1:0"),
         discovery=DirectorySource(place["meet"]),
         transport=place.get("transport", "udp"),
+        key=bytes.fromhex(place["key"]) if place.get("key") else None,
+        insecure=place.get("insecure"),
         config=_multicast_config(**place["config"]),
         membership=MembershipConfig(**place["membership"]),
         record=Path(record) if record else None,

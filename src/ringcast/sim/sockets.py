@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ringcast.aio.host import HOST
-from ringcast.aio.transport import fitting
+from ringcast.aio.transport import Transport, fitting
 from ringcast.errors import UsageError
 from ringcast.model import INCARNATION_MAX, Address
 from ringcast.sim.clock import LocalClock
@@ -23,7 +23,7 @@ from ringcast.sim.world import Link, Network
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
     from contextvars import Context
 
     from ringcast.aio.transport import Inputs
@@ -39,7 +39,7 @@ FIRST_PORT = 1024
 RECEIVE_BUFFER = 1 << 20
 
 
-class VirtualSocket:
+class VirtualSocket(Transport):
     """A transport on the virtual network. It does as UdpSocket does, whatever kind is wanted."""
 
     def __init__(
@@ -70,7 +70,7 @@ class VirtualSocket:
     def inputs(self) -> Inputs:
         return {}
 
-    def drain(self, limit: int) -> Iterator[memoryview]:
+    def drain(self, limit: int) -> Iterator[Sequence[memoryview]]:
         for _ in range(limit):
             if not self._arrived:
                 return
@@ -82,7 +82,7 @@ class VirtualSocket:
             else:
                 self._arrived_bytes -= len(item)
                 self._received += 1
-                yield memoryview(item)
+                yield (memoryview(item),)
 
     def send(self, datagram: bytes, dest: Address) -> None:
         if self.host.is_paused:  # somebody else calls it: it leaves when its process goes on

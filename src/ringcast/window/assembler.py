@@ -109,29 +109,39 @@ class Assembler:
         """
         self._given_up = []
         runs: list[tuple[int, list[bytes]]] = []
-        start = first  # first seqno of the run of unfragmented messages being gathered
-        for seqno, payload in enumerate(payloads, first):
-            is_continued = seqno in self._continued
-            if not is_continued and not self._parts:
+        continued, count = self._continued, len(payloads)
+        at = start = 0  # where the run of unfragmented messages begins that is being gathered
+        while at < count:
+            if first + at not in continued and not self._parts:
+                at += 1
                 continue
-            if start < seqno:
-                runs.append((start, list(payloads[start - first : seqno - first])))
-            start = seqno + 1
-            self._parts.append(payload)
-            self._size += len(payload)
-            if self._size > self.max_bytes or len(self._parts) > self._parts_max:
-                self._give_up()
-            if is_continued:
-                if not self._retain:
-                    self._continued.discard(seqno)
-                continue
-            if self._size <= self.max_bytes:
-                runs.append((seqno, [b"".join(self._parts)]))
-            else:
-                self.oversized += 1
-                self._given_up.append(seqno)
-            self._parts = []
-            self._size = 0
-        if start <= first + len(payloads) - 1:
-            runs.append((start, list(payloads[start - first :])))
+            if start < at:
+                runs.append((first + start, list(payloads[start:at])))
+            stop = at
+            while stop < count and first + stop in continued:
+                stop += 1
+            if not self._retain:
+                continued.difference_update(range(first + at, first + stop))
+            self._add(payloads[at : stop + 1])
+            at = start = stop + 1
+            if stop < count:
+                self._end(first + stop, runs)
+        if start < count:
+            runs.append((first + start, list(payloads[start:])))
         return runs
+
+    def _add(self, parts: Sequence[bytes]) -> None:
+        self._parts += parts
+        self._size += sum(map(len, parts))
+        if self._size > self.max_bytes or len(self._parts) > self._parts_max:
+            self._give_up()
+
+    def _end(self, seqno: int, runs: list[tuple[int, list[bytes]]]) -> None:
+        """With this its message is complete."""
+        if self._size <= self.max_bytes:
+            runs.append((seqno, [b"".join(self._parts)]))
+        else:
+            self.oversized += 1
+            self._given_up.append(seqno)
+        self._parts = []
+        self._size = 0

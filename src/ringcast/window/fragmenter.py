@@ -84,17 +84,16 @@ class Fragmenter:
 
     def admit_rest(self) -> list[Piece]:
         """Fragments for which there is room now."""
-        pieces: list[Piece] = []
-        rest = self.rest
-        while rest:
-            seqno = self.window.high + 1
-            if not self.window.append_run([rest[0]]):
-                break
-            more = len(rest) > 1
-            if more:
-                self._continued.add(seqno)
-            pieces.append(Piece(seqno, [rest.popleft()], more))
-        if not rest:
+        first, parts = self.window.high + 1, list(self.rest)
+        accepted = self.window.append_run(parts) if parts else 0
+        is_all = accepted == len(parts)
+        go_on = parts[: accepted - is_all]
+        self.rest = deque(parts[accepted:])
+        pieces = [Piece(first, go_on, True)] if go_on else []
+        self._continued.update(range(first, first + len(go_on)))
+        if is_all and parts:
+            pieces.append(Piece(first + len(go_on), parts[-1:], False))
+        if is_all:
             self._whole = b""
         return pieces
 

@@ -49,7 +49,7 @@ KEYS_MAX: Final = 2
 
 _MARK: Final = MAGIC + bytes([VERSION, SEALED])
 _ID: Final = slice(4, 8)
-_WHOSE: Final = slice(4, 24)  # key id and salt
+_WHOSE: Final = 24  # so many bytes are the same in all datagrams of a salt
 _COUNTER: Final = Struct("<Q")
 _HEAD_BYTES: Final = 32
 _TAG_BYTES: Final = 16
@@ -113,6 +113,10 @@ class _Channel:
 
     def see(self, counter: int) -> None:
         place = counter >> 3
+        if counter == self.high + 1 and counter & 7:  # as nearly always: its byte has begun
+            self.high = counter
+            self._seen[place & 0x1FFF] |= 1 << (counter & 7)
+            return
         if counter > self.high:
             # Eight counters share a byte: those that begin now have not been seen.
             for at in range(max((self.high >> 3) + 1, place - 0x1FFF), place + 1):
@@ -145,7 +149,7 @@ class Envelope:
         self._key = keys[0]
         known, self._channels, self._retired = {**self._retired, **self._channels}, {}, {}
         for whose, channel in known.items():
-            (self._channels if whose[:4] in self._keys else self._retired)[whose] = channel
+            (self._channels if whose[_ID] in self._keys else self._retired)[whose] = channel
         self._epoch = -1
 
     def renew(self, salt: bytes) -> None:
@@ -170,20 +174,20 @@ class Envelope:
         if len(datagram) < self.overhead + _IDENTITY_AT + 1:
             raise DecodeError(Reject.TOO_SHORT)
         head = bytes(datagram[:_HEAD_BYTES])
-        if not head.startswith(_MARK):
-            is_ours = head.startswith(MAGIC)
-            raise DecodeError(Reject.UNSEALED if is_ours else Reject.NOT_OURS)
-        (counter,) = _COUNTER.unpack_from(head, _HEAD_BYTES - _COUNTER.size)
-        channel = self._channels.get(head[_WHOSE])
+        (counter,) = _COUNTER.unpack_from(head, _WHOSE)
+        channel = self._channels.get(head[:_WHOSE])
         if channel is None:
             return self._open_first(head, counter, datagram, now)
-        if channel.has_seen(counter):
+        if counter <= channel.high and channel.has_seen(counter):
             raise DecodeError(Reject.REPLAY)
         aead, epoch = channel.aead, counter >> EPOCH_BITS
         if epoch != channel.epoch:
             self._count_derived(now)
             aead = channel.key.derive(self._group, head[8:24], epoch)
-        opened = _open(aead, head, datagram)
+        try:
+            opened = aead.decrypt(_NONCE_PAD + head[_WHOSE:], datagram[_HEAD_BYTES:], head)
+        except InvalidTag:
+            raise DecodeError(Reject.SEAL) from None
         if not opened.startswith(channel.identity):
             raise DecodeError(Reject.POSES)
         if epoch > channel.epoch:
@@ -194,22 +198,28 @@ class Envelope:
 
     def _open_first(self, head: bytes, counter: int, datagram: Buffer, now: int) -> bytes:
         """Under a salt that is not known."""
+        if not head.startswith(_MARK):
+            is_ours = head.startswith(MAGIC)
+            raise DecodeError(Reject.UNSEALED if is_ours else Reject.NOT_OURS)
         key = self._keys.get(head[_ID])
         if key is None:
             self.foreign = head[_ID]
             raise DecodeError(Reject.KEY)
-        if not any(other + head[8:24] in self._channels for other in self._keys):
+        if not any(_MARK + other + head[8:24] in self._channels for other in self._keys):
             self._count_derived(now)  # who is known, and seals with another key by now, is free
         epoch = counter >> EPOCH_BITS
         aead = key.derive(self._group, head[8:24], epoch)
-        opened = _open(aead, head, datagram)
+        try:
+            opened = aead.decrypt(_NONCE_PAD + head[_WHOSE:], datagram[_HEAD_BYTES:], head)
+        except InvalidTag:
+            raise DecodeError(Reject.SEAL) from None
         identity = opened[: _IDENTITY_AT + 1 + opened[_IDENTITY_AT]]
         channel = _Channel(key, aead, epoch, identity)
         channel.see(counter)
         channel.used = now
         if len(self._channels) >= SALTS_MAX:
             del self._channels[min(self._channels, key=lambda whose: self._channels[whose].used)]
-        self._channels[head[_WHOSE]] = channel
+        self._channels[head[:_WHOSE]] = channel
         return opened
 
     def _count_derived(self, now: int) -> None:
@@ -218,11 +228,3 @@ class Envelope:
         if self._derived >= DERIVED_MAX:
             raise DecodeError(Reject.SALTS)
         self._derived += 1
-
-
-def _open(aead: AESGCM, head: bytes, datagram: Buffer) -> bytes:
-    nonce = _NONCE_PAD + head[_HEAD_BYTES - _COUNTER.size :]
-    try:
-        return aead.decrypt(nonce, datagram[_HEAD_BYTES:], head)
-    except InvalidTag:
-        raise DecodeError(Reject.SEAL) from None

@@ -74,6 +74,24 @@ def decode_run(
     return first, count, cut, bool(flags & MORE)
 
 
+def fill_datagrams(
+    before: bytes, first: int, after: bytes, payloads: list[bytes], per_datagram: int
+) -> list[bytes]:
+    """Datagrams of so many equal payloads each, which differ in their seqno only; it stands between
+    `before` and `after`."""
+    seqnos = range(first, first + len(payloads), per_datagram)
+    if per_datagram > 1:
+        stops = range(per_datagram, len(payloads) + 1, per_datagram)
+        payloads = [b"".join(payloads[stop - per_datagram : stop]) for stop in stops]
+    form = _datagram_of(len(before), len(after), len(payloads[0]))
+    return list(map(form.pack, repeat(before), seqnos, repeat(after), payloads))
+
+
+@lru_cache(_STRUCTS_MAX)
+def _datagram_of(before: int, after: int, size: int) -> Struct:
+    return Struct(f"<{before}sQ{after}s{size}s")
+
+
 def decode_ranges(view: memoryview, pairs: int, stop: int) -> list[range]:
     if pairs > stop or (stop - pairs) % RANGE.size:
         raise DecodeError(Reject.FRAME_LENGTH)

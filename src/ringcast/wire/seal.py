@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ringcast.errors import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ringcast.wire.codec import Buffer
 
@@ -37,9 +37,17 @@ class Passage:
         """As it may leave."""
         return datagram if self._seal is None else self._seal.seal(datagram)
 
+    def seal_burst(self, burst: list[bytes]) -> list[bytes]:
+        """The same, each for itself."""
+        return burst if self._seal is None else [*map(self._seal.seal, burst)]
+
     def open(self, datagrams: Iterable[Buffer], now: int) -> Iterable[Buffer]:
         """Datagrams as they came. What does not open is counted and left out."""
         return datagrams if self._seal is None else self._open(self._seal, datagrams, now)
+
+    def open_burst(self, burst: Sequence[Buffer], now: int) -> Sequence[Buffer]:
+        """The same, of what one system call brought."""
+        return burst if self._seal is None else [*self._open(self._seal, burst, now)]
 
     def _open(self, seal: DatagramSeal, datagrams: Iterable[Buffer], now: int) -> Iterator[Buffer]:
         for datagram in datagrams:

@@ -451,8 +451,7 @@ def test_a_large_message_is_cut_and_put_together_for_oneself() -> None:
     frames = [frame for _, frame in s.sent()]
     assert frames == [
         Data(Stream.FIFO, 1, [b"a"]),
-        Data(Stream.FIFO, 2, [b"012"], more=True),
-        Data(Stream.FIFO, 3, [b"345"], more=True),
+        Data(Stream.FIFO, 2, [b"012", b"345"], more=True),
         Data(Stream.FIFO, 4, [b"6"]),
         Data(Stream.FIFO, 5, [b""]),
         Data(Stream.FIFO, 6, [b"b"]),

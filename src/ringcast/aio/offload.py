@@ -1,0 +1,175 @@
+"""Offload: how one socket sends and brings bursts of datagrams, in one system call where Linux can.
+
+UDP_SEGMENT cuts what is sent into datagrams of one length, as late as it can: in the network card,
+if that knows how. UDP_GRO brings datagrams of one sender that came one behind the other, with the
+length to cut them by. Where there is neither, datagrams go one by one; those that have come by the
+time they are read are still one burst.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import socket
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.model import Address
+
+# Linux's numbers, which the socket module does not name.
+_SOL_UDP: Final = 17
+_UDP_SEGMENT: Final = 103
+_UDP_GRO: Final = 104
+_GET_ADDRESS, _GET_MTU = 0x8915, 0x8921
+_INET6_INTERFACES: Final = "/proc/net/if_inet6"
+
+_SEGMENT: Final = struct.Struct("=H")
+_SEGMENT_CAME: Final = struct.Struct("=i")
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_SEGMENT_CAME.size)
+
+IS_WANTED = True
+"""Benchmarks measure what it is like without."""
+
+DATAGRAM_SPACE: Final = 1 << 16
+
+SHARED_MIN: Final = 512
+SHARED_MAX: Final = 1 << 14
+"""Datagrams of so many bytes are read on into one burst. Shorter ones are for somebody who waits,
+and longer ones are enough by themselves."""
+
+_CANNOT: Final = {errno.EIO, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOPROTOOPT}
+"""The interface computes no checksums, which cutting needs; or nobody knows what was asked for."""
+
+
+class Offload:
+    """What one socket can do. It is asked once, and found out again when sending fails."""
+
+    __slots__ = (
+        *("_poller", "_socket", "_space", "_view"),
+        *("can_join", "can_segment", "has_error", "joined", "segmented"),
+    )
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._poller = select.poll()
+        self._poller.register(sock, select.POLLIN)
+        self._space = bytearray(2 * DATAGRAM_SPACE)
+        self._view = memoryview(self._space)
+        self.can_segment = IS_WANTED and _has_option(sock, _UDP_SEGMENT)
+        self.can_join = False
+        """What comes may be several datagrams in one."""
+        self.has_error = False
+        """Something was wrong behind the last burst."""
+        self.segmented = 0
+        """Datagrams that left in bursts."""
+        self.joined = 0
+        """Datagrams that came in bursts."""
+
+    def join(self) -> None:
+        """From now on datagrams may come together. Reading each takes a little longer then."""
+        if IS_WANTED and not self.can_join:
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
+                self.can_join = True
+
+    def send(self, burst: Sequence[bytes], dest: Address) -> None:
+        """In one call; OSError if none of it has left."""
+        ancillary = [(_SOL_UDP, _UDP_SEGMENT, _SEGMENT.pack(len(burst[0])))]
+        try:
+            self._socket.sendmsg(burst, ancillary, 0, dest)
+        except OSError as error:
+            if error.errno in _CANNOT:
+                self.can_segment = False
+            raise
+        self.segmented += len(burst)
+
+    def is_readable(self) -> bool:
+        """Something is there: to be told that there is not, by an error, takes longer."""
+        return bool(self._poller.poll(0))
+
+    def receive(self, own: Address | None = None) -> tuple[list[memoryview], int]:
+        """What has come together, without what is from `own`: of that how many. It is gone with the
+        next call. OSError: nothing has come."""
+        burst, source = self._receive(self._view)
+        length, last = len(burst[0]), burst[-1]
+        at = (len(burst) - 1) * length + len(last)
+        ours = 0
+        if source == own:
+            ours, burst = len(burst), []
+        if not SHARED_MIN <= length <= SHARED_MAX or not self.is_readable():
+            return burst, ours
+        while at < DATAGRAM_SPACE and len(last) == length:
+            try:
+                others, source = self._receive(self._view[at:])
+            except BlockingIOError:
+                break
+            except OSError:
+                self.has_error = True
+                break
+            last = others[-1]
+            at += (len(others) - 1) * len(others[0]) + len(last)
+            if source == own:
+                ours += len(others)
+            else:
+                burst += others
+        return burst, ours
+
+    def _receive(self, view: memoryview) -> tuple[list[memoryview], object]:
+        if not self.can_join:
+            size, source = self._socket.recvfrom_into(view)
+            return [view[:size]], source
+        size, ancillary, _, source = self._socket.recvmsg_into([view], _ANCILLARY_BYTES)
+        if not ancillary:
+            return [view[:size]], source
+        (length,) = _SEGMENT_CAME.unpack_from(ancillary[0][2])
+        burst = [view[at : at + length] for at in range(0, size, length)]
+        burst[-1] = view[(len(burst) - 1) * length : size]
+        self.joined += len(burst)
+        return burst, source
+
+    def describe(self) -> str:
+        """For people."""
+        words = ["segments"] * self.can_segment + ["joins"] * self.can_join
+        return " and ".join(words) or "none"
+
+
+def mtu_of(host: str) -> int | None:
+    """Of the interface that has this address; None: that is not known."""
+    try:
+        for _, name in socket.if_nameindex():
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                if host in _addresses_of(sock, name):
+                    (mtu,) = struct.unpack_from("=i", _ask(sock, _GET_MTU, name), 16)
+                    return int(mtu)
+    except (OSError, ImportError, AttributeError):
+        pass
+    return None
+
+
+def _addresses_of(sock: socket.socket, name: str) -> list[str]:
+    found = []
+    with contextlib.suppress(OSError):
+        found.append(socket.inet_ntoa(_ask(sock, _GET_ADDRESS, name)[20:24]))
+    with contextlib.suppress(OSError), open(_INET6_INTERFACES) as lines:
+        for number, *_, interface in map(str.split, lines):
+            if interface == name:
+                found.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(number)))
+    return found
+
+
+def _ask(sock: socket.socket, request: int, name: str) -> bytes:
+    from fcntl import ioctl  # not on every system
+
+    return ioctl(sock, request, struct.pack("16s24x", name.encode()))
+
+
+def _has_option(sock: socket.socket, option: int) -> bool:
+    try:
+        sock.getsockopt(_SOL_UDP, option)
+    except OSError:
+        return False
+    return hasattr(sock, "sendmsg")

@@ -1,0 +1,368 @@
+"""Packing: our own frames as bytes, in datagrams that are filled in order.
+
+What cannot be encoded is our bug and fails an assertion. Layouts stand in docs/wire.md; codec.py
+reads them.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, chain, pairwise
+from struct import Struct
+from struct import pack as struct_pack
+from typing import TYPE_CHECKING, Final, assert_never
+
+from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX
+from ringcast.wire import change_codec, control
+from ringcast.wire.change_codec import IN_VIEW, LONG, PIECE_HEAD, cut_into_pieces, encode_change
+from ringcast.wire.changes import Forwarded, InView, Want
+from ringcast.wire.frames import (
+    Close,
+    Data,
+    Sync,
+    SyncAck,
+    SyncOk,
+    UnicastAck,
+    UnicastNack,
+)
+from ringcast.wire.limits import (
+    ALLOWANCE_MAX,
+    COUNTER_MAX,
+    FRAMES_MAX,
+    MESSAGES_MAX,
+    NACK_RANGES_MAX,
+)
+from ringcast.wire.members import encode_counter
+from ringcast.wire.runs import (
+    EQUAL,
+    MORE,
+    RANGE,
+    RANGE_COUNT_MAX,
+    RUN,
+    SIZE,
+    STREAM,
+    fill_datagrams,
+    fitting_stop,
+    is_equal,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringcast.model import Conn, Member
+    from ringcast.wire.changes import ChangeFrame
+    from ringcast.wire.frames import (
+        Ack,
+        UnicastData,
+        Watermark,
+    )
+
+DATA, ACK, NACK, WATERMARK = range(1, 5)
+UNICAST_DATA, UNICAST_ACK, UNICAST_NACK, CLOSE, SYNC, SYNC_OK, SYNC_ACK = range(6, 13)
+PEER_REPAIR_REQUEST, PEER_REPAIR = range(47, 49)
+ALONE: Final = control.ALONE | change_codec.ALONE | {PEER_REPAIR}
+SAID_IN_VIEW: Final = control.SAID_IN_VIEW.union(
+    (DATA, ACK, NACK, WATERMARK, PEER_REPAIR_REQUEST, PEER_REPAIR)
+)
+PLACED: Final = ALONE | {IN_VIEW}
+
+FRAME: Final = Struct("<BH")  # kind, bytes of body
+CONN: Final = Struct("<QI")  # epoch, id
+WATERMARKS: Final = Struct("<BQQQ")  # stream, received, delivered, allowance
+STREAM_SEQNO: Final = Struct("<BQ")
+DELIVERED: Final = Struct("<QQ")  # delivered, allowance
+ANSWER: Final = Struct("<QQQB")  # nonce, low, high, flags
+DATA_HEAD: Final = Struct("<BHBBQH")  # FRAME, STREAM and RUN in one call
+UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # FRAME, CONN and RUN in one call
+MESSAGE_HEAD: Final = Struct("<BHQIBQHH")  # all of it, and the SIZE of the only message
+
+MIDDLE: Final = 1  # flag of an answer
+
+RUN_HEADS: Final = {DATA: DATA_HEAD.size, UNICAST_DATA: UNICAST_DATA_HEAD.size}
+
+
+class Packing:
+    """Datagrams being filled, one after the other. What does not fit closes the open one."""
+
+    __slots__ = (
+        "_bytes",
+        "_frames",
+        "_frames_max",
+        "_header",
+        "_in_view",
+        "_largest",
+        "_messages",
+        "_packed",
+        "_parts",
+        "_ranges",
+        "_room",
+        "_room_max",
+    )
+
+    def __init__(
+        self, header: bytes, room: int, room_max: int, largest: int, in_view: bytes
+    ) -> None:
+        self._header = header
+        self._room = room
+        self._room_max = room_max
+        self._largest = largest  # room in a datagram that may be larger than ours are
+        self._in_view = in_view
+        self._frames_max = FRAMES_MAX - bool(in_view)
+        self._packed: list[bytes] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parts = [self._header, b""]
+        self._bytes = self._room  # what is left in the open datagram, as all below
+        self._frames = self._frames_max
+        self._messages = MESSAGES_MAX
+        self._ranges = NACK_RANGES_MAX
+
+    @property
+    def _is_empty(self) -> bool:
+        return self._frames == self._frames_max
+
+    def _close(self) -> None:
+        assert not self._is_empty, "larger than a datagram"
+        self._packed.append(b"".join(self._parts))
+        self._begin()
+
+    def _close_any(self) -> None:
+        if not self._is_empty:
+            self._close()
+
+    def finish(self) -> list[bytes]:
+        if self._frames < self._frames_max:
+            self._packed.append(b"".join(self._parts))
+        return self._packed
+
+    def add_body(self, kind: int, body: bytes) -> None:
+        frame = encode_frame(kind, body)
+        if not self._frames or len(frame) > self._bytes:
+            self._close()
+        if kind in SAID_IN_VIEW:
+            self._parts[1] = self._in_view
+        self._parts.append(frame)
+        self._frames -= 1
+        self._bytes -= len(frame)
+
+    def add_alone(self, kind: int, body: bytes) -> None:
+        """A frame in a datagram of its own, as large as it is."""
+        assert FRAME.size + len(body) <= self._largest, "larger than any datagram"
+        self._close_any()
+        self._bytes = self._largest
+        self.add_body(kind, body)
+        self._close()
+
+    def add_control(self, kind: int, body: bytes) -> None:
+        if kind in ALONE:
+            self.add_alone(kind, body)
+        else:
+            self.add_body(kind, body)
+
+    def add_change(self, frame: ChangeFrame, to: Member | None) -> None:
+        kind, body = encode_change(frame)
+        assert to is not None or kind in change_codec.FOR_ANYONE, frame
+        match frame:
+            case Want():
+                self.add_ranges(kind, body, frame.missing)
+            case Forwarded():
+                self.add_passed_on(kind, body, frame.data)
+            case InView():
+                assert not self._in_view, "it is told already"
+                self._close_any()
+                self.add_body(kind, body)
+            case _ if FRAME.size + len(body) > self._room and kind in LONG and to is not None:
+                for piece in cut_into_pieces(kind, body, self._room - FRAME.size - PIECE_HEAD):
+                    self.add_alone(*encode_change(piece))
+            case _ if FRAME.size + len(body) > self._room:
+                self.add_alone(kind, body)  # it names some members that have long names
+            case _:
+                self.add_control(kind, body)
+
+    def add_unicast_control(
+        self, frame: UnicastAck | UnicastNack | Close | Sync | SyncOk | SyncAck
+    ) -> None:
+        conn = _encode_conn(frame.conn)
+        match frame:
+            case UnicastAck():
+                self.add_body(UNICAST_ACK, conn + _encode_delivered(frame))
+            case UnicastNack():
+                self.add_ranges(UNICAST_NACK, conn, frame.missing)
+            case Close():
+                self.add_body(CLOSE, conn)
+            case Sync():
+                self.add_body(SYNC, conn + encode_counter(frame.nonce))
+            case SyncOk():
+                self.add_body(SYNC_OK, conn + _encode_answer(frame))
+            case SyncAck():
+                self.add_body(SYNC_ACK, conn + encode_counter(frame.nonce))
+            case _:
+                assert_never(frame)
+
+    def add_ranges(self, kind: int, whose: bytes, missing: Sequence[range]) -> None:
+        """A request for what is missing of what `whose` encodes: a stream, connection or sender. If
+        that leaves no room for a range, it goes in a larger datagram."""
+        assert 1 <= len(missing) <= NACK_RANGES_MAX, len(missing)
+        assert all(gap.step == 1 for gap in missing), missing
+        assert all(gap.start < gap.stop <= gap.start + RANGE_COUNT_MAX for gap in missing), missing
+        assert all(gap.stop <= after.start for gap, after in pairwise(missing)), missing
+        assert 1 <= missing[0].start <= missing[-1].stop - 1 <= SEQNO_MAX, missing
+        head_bytes = FRAME.size + len(whose)
+        start = 0
+        while start < len(missing):
+            fitting = min(self._ranges, (self._bytes - head_bytes) // RANGE.size)
+            if not self._frames or fitting < 1:
+                if self._is_empty:
+                    self._bytes = head_bytes + RANGE.size * len(missing)
+                else:
+                    self._close()
+                continue
+            cut = missing[start : start + fitting]
+            pairs = [RANGE.pack(gap.start, gap.stop - gap.start) for gap in cut]
+            self._ranges -= len(cut)
+            self.add_body(kind, whose + b"".join(pairs))
+            start += len(cut)
+
+    def add_passed_on(self, kind: int, whose: bytes, data: Data) -> None:
+        """A run of another sender, in datagrams of its own."""
+        self._close_any()
+        self.add_runs([data], kind, whose)
+
+    def add_runs(
+        self, runs: list[Data | UnicastData], kind: int = DATA, whose: bytes = b""
+    ) -> None:
+        """One run, in pieces that each continue the one before. `whose`: it is passed on, in frames
+        of this kind which begin so."""
+        run = runs[0]
+        if isinstance(run, Data):
+            head_bytes = DATA_HEAD.size + len(whose)
+        else:
+            kind = UNICAST_DATA
+            head_bytes = UNICAST_DATA_HEAD.size
+            _check_conn(run.conn)
+        first, more, payloads = run.first, run.more, run.payloads
+        if len(runs) > 1:
+            payloads = list(chain.from_iterable([run.payloads for run in runs]))
+        assert payloads, "a run has at least one message"
+        assert 1 <= first <= SEQNO_MAX + 1 - len(payloads), first
+        lengths = list(map(len, payloads))
+        count = len(lengths)
+        all_equal = lengths.count(lengths[0]) == count
+        before: list[int] = []  # payload bytes before each message, if mixed lengths must be cut
+        if not all_equal and sum(lengths) + count * SIZE.size > self._bytes - head_bytes:
+            before = list(accumulate(lengths, initial=0))
+
+        start = 0
+        while start < count:
+            room = self._bytes - head_bytes
+            size = lengths[start]
+            most = min(count, start + self._messages)
+            stop = min(most, start + (room - SIZE.size) // size) if size else most
+            if not self._frames or room < SIZE.size or stop <= start:
+                alone = head_bytes + SIZE.size + size
+                if self._is_empty and alone <= (self._largest if whose else self._room_max):
+                    # It was cut for larger datagrams than we build now, and goes in one.
+                    self._bytes = alone
+                else:
+                    self._close()
+                continue
+            # The last datagram stays open, as something else may find room in it.
+            full = (count - start - 1) // (stop - start) if all_equal and self._is_empty else 0
+            if full > 1 and not whose:
+                per_datagram, stop = stop - start, start + full * (stop - start)
+                self._fill(run, kind, first + start, payloads[start:stop], per_datagram)
+                start = stop
+                continue
+            # A run of mixed lengths may well have long stretches of equal ones.
+            if all_equal or (before and is_equal(lengths, before, start, stop)):
+                flags, sizes = EQUAL, SIZE.pack(size)
+                payload_bytes = size * (stop - start)
+            else:
+                stop = min(most, fitting_stop(before, start, room)) if before else most
+                cut = lengths[start:stop]
+                flags, sizes = 0, struct_pack(f"<{len(cut)}H", *cut)
+                payload_bytes = sum(cut)
+            frame_bytes = head_bytes + len(sizes) + payload_bytes
+            flags |= more * MORE
+            head = _encode_head(run, kind, whose, frame_bytes, flags, first + start, stop - start)
+            if kind in SAID_IN_VIEW:
+                self._parts[1] = self._in_view
+            self._parts.append(head)
+            self._parts.append(sizes)
+            self._parts += payloads[start:stop]
+            self._messages -= stop - start
+            self._frames -= 1
+            self._bytes -= frame_bytes
+            start = stop
+            if whose:
+                self._close()
+
+    def _fill(
+        self, run: Data | UnicastData, kind: int, first: int, payloads: list[bytes], count: int
+    ) -> None:
+        """Datagrams with so many of these messages each, which are of one length."""
+        assert self._is_empty
+        size, flags = len(payloads[0]), EQUAL | run.more * MORE
+        in_view = self._in_view if kind in SAID_IN_VIEW else b""
+        frame_bytes = RUN_HEADS[kind] + SIZE.size + size * count
+        head = _encode_head(run, kind, b"", frame_bytes, flags, first, count)
+        before = self._header + in_view + head[: -RUN.size + 1]
+        after = head[-SIZE.size :] + SIZE.pack(size)
+        self._packed += fill_datagrams(before, first, after, payloads, count)
+
+
+def encode_frame(kind: int, body: bytes) -> bytes:
+    return FRAME.pack(kind, len(body)) + body
+
+
+def _encode_head(
+    run: Data | UnicastData,
+    kind: int,
+    whose: bytes,
+    frame_bytes: int,
+    flags: int,
+    first: int,
+    count: int,
+) -> bytes:
+    """What stands before the lengths in a frame with a piece of this run."""
+    body_bytes = frame_bytes - FRAME.size
+    if isinstance(run, Data):
+        if whose:
+            head = FRAME.pack(kind, body_bytes) + whose + STREAM.pack(run.stream)
+            return head + RUN.pack(flags, first, count)
+        return DATA_HEAD.pack(DATA, body_bytes, run.stream, flags, first, count)
+    epoch, conn_id = run.conn
+    return UNICAST_DATA_HEAD.pack(UNICAST_DATA, body_bytes, epoch, conn_id, flags, first, count)
+
+
+def encode_ack(ack: Ack) -> bytes:
+    assert 0 <= ack.delivered <= ack.received <= SEQNO_MAX, ack
+    assert 0 <= ack.allowance <= ALLOWANCE_MAX, ack
+    return WATERMARKS.pack(ack.stream, ack.received, ack.delivered, ack.allowance)
+
+
+def encode_watermark(watermark: Watermark) -> bytes:
+    assert 0 <= watermark.seqno <= SEQNO_MAX, watermark
+    return STREAM_SEQNO.pack(watermark.stream, watermark.seqno)
+
+
+def _check_conn(conn: Conn) -> None:
+    assert 1 <= conn.epoch <= COUNTER_MAX, conn
+    assert FIRST_CONN_ID <= conn.id <= CONN_ID_MAX, conn
+
+
+def _encode_conn(conn: Conn) -> bytes:
+    _check_conn(conn)
+    return CONN.pack(*conn)
+
+
+def _encode_delivered(ack: UnicastAck) -> bytes:
+    assert 0 <= ack.delivered <= SEQNO_MAX, ack
+    assert 0 <= ack.allowance <= ALLOWANCE_MAX, ack
+    return DELIVERED.pack(ack.delivered, ack.allowance)
+
+
+def _encode_answer(answer: SyncOk) -> bytes:
+    assert 1 <= answer.nonce <= COUNTER_MAX, answer
+    assert 0 <= answer.low <= answer.high <= SEQNO_MAX, answer
+    return ANSWER.pack(answer.nonce, answer.low, answer.high, answer.is_middle * MIDDLE)
