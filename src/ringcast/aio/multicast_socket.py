@@ -144,6 +144,7 @@ class MulticastSocket(UdpSocket):
                 self.own += 1
             else:
                 self.received += 1
+                self.source = Address(*source)
                 yield self._view[:size]
 
     def _admit(self, dest: Address) -> bool:

@@ -121,6 +121,9 @@ class UdpSocket:
         """Addresses where nobody listened, with when that was last heard (monotonic ns)."""
         self._insecure = insecure
         self._admitted: set[Address] = set()
+        self.source: Address | None = None
+        self.notes_sources = False
+        self.rejected: dict[str, int] = {}
         self.hints: set[Address] = set()
         """Of these, those that nobody has been told of yet: taken by the driver."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -141,11 +144,16 @@ class UdpSocket:
     def drain(self, limit: int) -> Iterator[memoryview]:
         """What has arrived, up to so many datagrams. Each is gone when the next is asked for."""
         receive_into = self._socket.recv_into
+        notes_sources, self.source = self.notes_sources, None
         for place in range(limit):
             if place == 1 and not self._poller.poll(0):
                 return  # most come alone, and to be told so by an error takes longer
             try:
-                size = receive_into(self._space)
+                if notes_sources:
+                    size, source = self._socket.recvfrom_into(self._space)
+                    self.source = Address(*source[:2])
+                else:
+                    size = receive_into(self._space)
             except BlockingIOError:
                 return
             except OSError:
