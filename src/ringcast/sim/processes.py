@@ -244,6 +244,7 @@ async def _member(place: dict[str, Any], commands: Commands) -> None:
         listen=place.get("listen", "127.0.0.1:0"),
         discovery=DirectorySource(place["meet"]),
         transport=place.get("transport", "udp"),
+        insecure=place.get("insecure"),
         config=_multicast_config(**place["config"]),
         membership=MembershipConfig(**place["membership"]),
         record=Path(record) if record else None,
