@@ -365,9 +365,13 @@ class GroupConfig:
     transport: TransportName = "udp"
     """How datagrams travel: "udp", "multicast" or "tcp", the same for all members."""
 
+    key_file: Path | str | None = None
+    """The key of the group: a file that `ringcast keygen` has made. None: the environment says it;
+    else, on one machine, the user's own key for this group, which the first member makes."""
+
     insecure: bool = False
-    """Allow addresses beyond this machine without a key. Nothing is encrypted: whoever is on that
-    network can read the group's messages, forge some, and join."""
+    """Use no key, and allow addresses beyond this machine. Nothing is encrypted: whoever can reach
+    a member can read the group's messages, forge some, and join."""
 
     must_exist: bool = False
     """Do not start the group if nobody is there."""
@@ -405,6 +409,8 @@ class GroupConfig:
         if self.transport not in get_args(TransportName):
             raise ConfigError("transport", self.transport, "'udp', 'multicast' or 'tcp'")
         check_flag("must_exist", self.must_exist)
+        if self.key_file is not None and not isinstance(self.key_file, str | Path):
+            raise ConfigError("key_file", self.key_file, "the path of a file")
         if self.record is not None and not isinstance(self.record, str | Path):
             raise ConfigError("record", self.record, "a directory")
         if self.metrics is not None:

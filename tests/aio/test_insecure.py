@@ -169,10 +169,15 @@ def test_transports_stay_here_unless_they_are_told() -> None:
     run(mesh())
 
 
-def test_on_loopback_nobody_is_warned(caplog: pytest.LogCaptureFixture) -> None:
+def test_on_loopback_who_has_no_key_is_warned_too(caplog: pytest.LogCaptureFixture) -> None:
+    @with_members(1)
+    async def sealed(group: Group) -> None:
+        assert warnings(caplog) == []
+
     @with_members(1, insecure=True)
     async def test(group: Group) -> None:
-        assert warnings(caplog) == []
+        (warning,) = warnings(caplog)
+        assert "is open to all users of this machine, and nothing is encrypted" in warning
 
 
 @in_own_network

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
+import subprocess
+import sys
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +19,20 @@ from loopback_groups import FIRST, PATIENT, numbered, read, until, with_members
 from namespace import in_own_network
 
 from ringcast.aio.joining import join
-from ringcast.aio.keys import KeyRing, keys_in, keys_of, read_key_file, write_key_file
+from ringcast.aio.keys import (
+    OWN_FILE,
+    KeyRing,
+    keys_in,
+    keys_of,
+    own_keys,
+    place,
+    read_key_file,
+    write_key_file,
+)
 from ringcast.aio.loop import run
-from ringcast.aio.sources import DirectorySource, ListSource
+from ringcast.aio.sources import DirectorySource, ListSource, group_directory
 from ringcast.cli import main
+from ringcast.config import GroupConfig
 from ringcast.errors import JoinTimeout, Reject, UsageError
 from ringcast.wire.envelope import Key
 
@@ -29,6 +42,7 @@ if TYPE_CHECKING:
     from ringcast.aio.group import Group
 
 ONE, OTHER = bytes(range(32)), bytes(32)
+REFUSED = re.compile(r"refused \d+ datagrams? from 10\.9\.\d\.2:7800 with key id ")
 
 
 def key_file(path: Path, *keys: bytes) -> Path:
@@ -149,7 +163,96 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
         ring.look()
 
 
+# The user's own key
+
+
+def test_the_first_who_joins_makes_the_users_key(tmp_path: Path) -> None:
+    directory = tmp_path / "group"
+    first, second = own_keys(directory), own_keys(directory)
+    path = directory / OWN_FILE
+    assert first.id == second.id == read_key_file(path).id
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert os.listdir(directory) == [OWN_FILE]
+
+
+def test_of_ten_processes_that_start_at_once_all_have_one_key(tmp_path: Path) -> None:
+    """Whoever reads the file finds it whole: none is told that it is damaged."""
+    code = (
+        "import sys, pathlib; from ringcast.aio.keys import own_keys; print(flush=True); "
+        "sys.stdin.readline(); print(own_keys(pathlib.Path(sys.argv[1])).id)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "group")]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    ten = [subprocess.Popen(command, **pipes) for _ in range(10)]
+    for process in ten:
+        process.stdout.readline()  # it is ready
+    for process in ten:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said = {process.communicate(timeout=30)[0] for process in ten}
+    assert said == {own_keys(tmp_path / "group").id + "\n"}
+    assert os.listdir(tmp_path / "group") == [OWN_FILE]
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "message"),
+    [
+        (b"", 0o600, "holds 0 keys.*: `rm {path}`, and the next member makes another"),
+        (b"abc\n", 0o600, "line 1: a key is 64 hex digits: `rm {path}`"),
+        (b"#" * 5000, 0o600, "longer than 4096 bytes.*`rm {path}`"),
+        (ONE.hex().encode(), 0o644, "others can read key file {path}: `chmod 600 {path}`"),
+    ],
+)
+def test_a_damaged_key_of_the_user_is_refused_with_what_repairs_it(
+    tmp_path: Path, content: bytes, mode: int, message: str
+) -> None:
+    path = tmp_path / OWN_FILE
+    path.write_bytes(content)
+    path.chmod(mode)
+    with pytest.raises(UsageError, match=message.format(path=path)):
+        own_keys(tmp_path)
+    assert path.read_bytes() == content
+
+
+def test_members_keep_the_users_key_where_it_is(tmp_path: Path) -> None:
+    """Directories for runtime files are swept: who came later would have another key."""
+    ring = own_keys(tmp_path / "group")
+    path = tmp_path / "group" / OWN_FILE
+    os.utime(path, (0, 0))
+    ring.keep(10**9)
+    assert path.stat().st_mtime > 0
+    os.utime(path, (0, 0))
+    ring.keep(2 * 10**9)
+    assert path.stat().st_mtime == 0  # not every second
+    path.unlink()
+    path.parent.rmdir()
+    ring.keep(3 * 10**9)
+    assert own_keys(tmp_path / "group").id == ring.id
+    path.unlink()
+    place(path, [Key(OTHER)])  # somebody was faster
+    ring.keep(4 * 10**9)
+    assert ring.look()
+    assert ring.id == "13fb1da9"
+    given = key_file(tmp_path / "a.key", ONE)
+    ring = read_key_file(given)
+    given.unlink()
+    ring.keep(5 * 10**9)
+    assert not given.exists()  # what others administer is left to them
+
+
 # Groups
+
+
+@pytest.mark.parametrize("transport", ["udp", "tcp", "multicast"])
+def test_a_group_on_one_machine_is_sealed_without_set_up(transport: str) -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send(b"sealed")
+        assert await read(b, 1) == [("A", b"sealed")]
+        ours = own_keys(group_directory("test"))
+        assert [ids_of(group) for group in (a, b)] == [[ours.keys[0].id]] * 2
+
+    with_members(2, transport=transport)(exchange)
 
 
 @pytest.mark.parametrize("transport", ["udp", "tcp", "multicast"])
@@ -179,9 +282,11 @@ def test_members_with_one_key_hear_each_other(transport: str) -> None:
     with_members(3, transport=transport, key=ONE)(answering)
 
 
-@pytest.mark.parametrize("theirs", [{"key": OTHER}, {}], ids=["another", "none"])
+@pytest.mark.parametrize(
+    "theirs", [{"key": OTHER}, {}, {"insecure": True}], ids=["another", "own", "none"]
+)
 def test_nobody_comes_in_with_another_key_or_none(
-    theirs: dict[str, bytes], caplog: pytest.LogCaptureFixture
+    theirs: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def exchange(a: Group) -> None:
         found = ListSource([a.me.address])
@@ -190,14 +295,18 @@ def test_nobody_comes_in_with_another_key_or_none(
             async with joining:
                 pass
         assert len(a.view) == 1
-        if theirs:
-            assert "running, with this key (id 13fb1da9)?" in str(caught.value)
+        if "insecure" not in theirs:
+            key_id = "13fb1da9" if theirs else own_keys(group_directory("test")).id
+            assert f"running, with this key (id {key_id})?" in str(caught.value)
+            sentence = rf"refused \d+ datagrams from 127\.0\.0\.1:\d+ with key id {key_id} "
             (reason,) = (reason for reason in a.explain() if "key id" in reason)
-            assert reason.endswith("datagrams with key id 13fb1da9: ours is b1f64cbc")
-            await until(lambda: "with key id 13fb1da9: ours is b1f64cbc" in caplog.text)
+            assert re.fullmatch(sentence + r"\(ours is b1f64cbc\)", reason)
+            await until(lambda: re.search(sentence, caplog.text) is not None)
+            assert set(a.stats()["rejected"]) == {Reject.KEY.value}
         else:
             assert set(a.stats()["rejected"]) == {Reject.UNSEALED.value}
-            await until(lambda: "not sealed: this group has a key (id b1f64cbc)" in caplog.text)
+            sentence = "not sealed (this group has a key, id b1f64cbc)"
+            await until(lambda: sentence in caplog.text)
         assert ONE.hex() not in caplog.text
 
     with caplog.at_level(logging.INFO):
@@ -259,19 +368,24 @@ def test_where_a_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """What is given, then the environment."""
     path, other = key_file(tmp_path / "a.key", ONE), key_file(tmp_path / "b.key", OTHER)
 
-    async def id_with(**options: object) -> str:
-        async with join("test", discovery=ListSource([]), membership=FIRST, **options) as group:  # type: ignore[arg-type]
-            lock = group._driver._lock
+    async def id_with(group: str | GroupConfig = "test", **options: object) -> str:
+        async with join(group, discovery=ListSource([]), membership=FIRST, **options) as member:  # type: ignore[arg-type]
+            lock = member._driver._lock
             return "" if lock is None else lock.keys.id
 
     def check(expected: str, **options: object) -> None:
         assert run(id_with(**options)) == expected
 
-    check("")
+    check("", insecure=True)
+    check(own_keys(group_directory("test")).id)
     check("b1f64cbc", key=ONE)
+    check("b1f64cbc", key=ONE, insecure=True)
+    check("13fb1da9", group=GroupConfig(group="test", key_file=other))
+    check("b1f64cbc", group=GroupConfig(group="test", key_file=str(other)), key=ONE)
     monkeypatch.setenv("RINGCAST_KEY_FILE", str(other))
     check("13fb1da9")
     check("b1f64cbc", key=str(path))
+    check("b1f64cbc", group=GroupConfig(group="test", key_file=path))
     monkeypatch.setenv("RINGCAST_KEY", ONE.hex())
     check("b1f64cbc")
     monkeypatch.setenv("RINGCAST_KEY", "secret")
@@ -322,7 +436,8 @@ def test_who_has_no_key_says_that_others_have(tmp_path: Path) -> None:
     async def meet() -> None:
         places = [DirectorySource(tmp_path) for _ in "ab"]
         sealed = join("test", key=ONE, discovery=places[0], membership=FIRST)
-        async with sealed as a, join("test", discovery=places[1], membership=FIRST) as b:
+        plain = join("test", insecure=True, discovery=places[1], membership=FIRST)
+        async with sealed as a, plain as b:
             await until(lambda: any("sealed datagrams" in each for each in b.explain()))
             assert any("that were not sealed" in each for each in a.explain())
 
@@ -376,7 +491,7 @@ def test_hosts_with_one_key_are_one_group_and_with_two_they_never_are(transport:
                 assert await read(groups[1], 1) == [("A", b"across")]
             else:
                 for group in groups:
-                    while not any("datagrams with key id" in each for each in group.explain()):
+                    while not any(REFUSED.search(each) for each in group.explain()):
                         await asyncio.sleep(0.01)
                 assert [len(group.view) for group in groups] == [1, 1]
         return groups

@@ -117,7 +117,7 @@ def _top(group: Group, driver: Driver) -> dict[str, object]:
             }
             for peer, sender in node.unicast.senders.items()
         ],
-        "rejected": dict(node.rejected),
+        "rejected": group.stats()["rejected"],
         "transport": group.stats()["transport"],
         "reasons": group.explain(),
     }

@@ -75,6 +75,8 @@ class Driver:
     ) -> None:
         self.node = node
         self._lock = lock
+        if lock is not None:
+            node.passage.on_refused = lock.refuse
         self.transport = transport
         self.loop = loop
         self._owner = owner
@@ -212,7 +214,7 @@ class Driver:
         if not self.has_room:
             reasons.append("messages wait here until the disk has taken those before them")
         if self._lock is not None:
-            reasons += self._lock.explain(self.node.rejected)
+            reasons += self._lock.explain()
         elif sealed := self.node.rejected.get(Reject.SEALED.value):
             reasons.append(f"refused {sealed} sealed datagrams: whoever sent them has a key")
         return reasons + self.transport.explain(self._awaited(), now)
@@ -227,9 +229,18 @@ class Driver:
         candidates = membership.discovery.candidates if is_looking else ()
         return {address: str(address) for address in candidates}
 
+    @property
+    def rejected(self) -> dict[str, int]:
+        """What was refused, by reason: datagrams, and who opened a connection."""
+        found = dict(self.node.rejected)
+        for reason, count in self.transport.rejected.items():
+            found[reason] = found.get(reason, 0) + count
+        return found
+
     def stats(self) -> dict[str, object]:
         return {
             **self.node.stats(),
+            "rejected": self.rejected,
             "transport": self.transport.stats(),
             "recorder": self._observer.recorder.stats() if self._observer is not None else None,
         }
@@ -292,7 +303,7 @@ class Driver:
         delay = LOOK_AGAIN_S if membership.is_member else LOOK_S
         self._look_timer = self.loop.call_later(delay, self._look)
         if self._lock is not None:
-            self._lock.look(self.node.rejected, self._clock())
+            self._lock.look(self._clock())
         if not membership.is_member or membership.coordinator == self.node.me:
             now = self._clock()
             self.node.add_candidates(self._source.candidates(), now)

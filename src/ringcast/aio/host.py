@@ -19,6 +19,7 @@ from ringcast.model import INCARNATION_MAX
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ringcast.aio.keys import KeyRing
     from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
     from ringcast.config import GroupConfig
@@ -43,9 +44,14 @@ class Host(Protocol):
         ...
 
     def open_transport(
-        self, config: GroupConfig, address: Address, forwarder: Address | None
+        self,
+        config: GroupConfig,
+        address: Address,
+        forwarder: Address | None,
+        keys: KeyRing | None,
     ) -> Transport:
-        """Listen at this address, as configured; UsageError if it cannot be had."""
+        """Listen at this address, as configured; UsageError if it cannot be had. `keys`: for who
+        opens connections."""
         ...
 
     def new_incarnation(self) -> int:
@@ -64,6 +70,10 @@ class Host(Protocol):
         """Where members answer questions of their user; None: nobody asks here."""
         ...
 
+    def own_keys(self, group: str) -> KeyRing | None:
+        """The key of this group if none is given; None: nobody else is on this network."""
+        ...
+
 
 class Machine:
     """The real one."""
@@ -73,7 +83,11 @@ class Machine:
     loop = staticmethod(asyncio.get_running_loop)
 
     def open_transport(
-        self, config: GroupConfig, address: Address, forwarder: Address | None
+        self,
+        config: GroupConfig,
+        address: Address,
+        forwarder: Address | None,
+        keys: KeyRing | None,
     ) -> Transport:
         insecure, buffer_bytes = config.insecure, config.receive_buffer_bytes
         if config.transport == "udp":
@@ -84,9 +98,11 @@ class Machine:
 
             group = group_address(config.group)
             return MulticastSocket(address, group, insecure=insecure, buffer_bytes=buffer_bytes)
+        from ringcast.aio.handshake import Handshake
         from ringcast.aio.tcp import TcpMesh
 
-        return TcpMesh(address, forwarder, insecure=insecure)
+        handshake = Handshake(config.group, keys)
+        return TcpMesh(address, forwarder, insecure=insecure, handshake=handshake)
 
     def new_incarnation(self) -> int:
         return 1 + int.from_bytes(os.urandom(8)) % INCARNATION_MAX
@@ -99,6 +115,11 @@ class Machine:
 
     def probe_directory(self, group: str) -> Path | None:
         return group_directory(group)
+
+    def own_keys(self, group: str) -> KeyRing | None:
+        from ringcast.aio.keys import own_keys  # takes milliseconds, and who joins needs it
+
+        return own_keys(group_directory(group))
 
 
 MACHINE = Machine()

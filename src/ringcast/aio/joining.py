@@ -13,7 +13,7 @@ from ringcast.aio.ending import Stay
 from ringcast.aio.group import Group
 from ringcast.aio.host import HOST
 from ringcast.aio.member_host import MemberHost
-from ringcast.aio.reach import check_address, check_own, warn_if_exposed
+from ringcast.aio.reach import check_address, check_own, warn_of_exposure
 from ringcast.aio.sources import ListSource
 from ringcast.config import GroupConfig, check_seconds
 from ringcast.errors import ConfigError, UsageError
@@ -86,10 +86,14 @@ async def join(
     forwarder stands between, say which with `advertise`: that is this member's address then.
     `transport` is "udp"; "multicast", with which what is sent to the group leaves once for all
     members; or "tcp" for one connection between each two members. Those of a group must all use the
-    same. With a `key`, 32 bytes or the path of a file that `ringcast keygen` has made, everything
-    is encrypted and authenticated, and nobody without it can join; else RINGCAST_KEY or
-    RINGCAST_KEY_FILE in the environment say it. Without a key all addresses must be on loopback;
-    `insecure=True` allows others, with a warning that says what is open then.
+    same.
+
+    Everything is encrypted and authenticated, and nobody without the key can join. `key` is 32
+    bytes, or the path of a file that `ringcast keygen` has made; else RINGCAST_KEY or
+    RINGCAST_KEY_FILE in the environment say it. Without any of these all addresses must be on
+    loopback, and the key is one that the first member keeps for its user, by the name of the group.
+    `insecure=True` does without a key, and allows other addresses, with a warning that says what is
+    open then.
 
     With fewer than `min_members` in the view (else `membership.min_members`: 1) nothing is sent to
     the group: `send` and `send_many` raise TooFewMembers, or with `when_few="wait"` they wait.
@@ -135,7 +139,7 @@ async def join(
         unicast=unicast,
         membership=membership,
     )
-    keys = _find_keys(key)
+    keys = _find_keys(base.key_file if key is None else key)
     is_insecure = base.insecure
     if keys is not None:
         base = replace(base, insecure=True)  # it may leave this machine
@@ -162,10 +166,12 @@ async def join(
         base = replace(base, membership=replace(base.membership, min_members=min_members))
     group_config = _for_multicast(base) if base.transport == "multicast" else base
     host = HOST.get()
+    if keys is None and not is_insecure:  # so all of it is on loopback
+        keys = host.own_keys(base.group)
     source = discovery or (ListSource(addresses) if addresses else host.meeting_place(base.group))
-    carrier = host.open_transport(base, own, forwarder)
+    carrier = host.open_transport(base, own, forwarder, keys)
     if is_insecure and keys is None:
-        warn_if_exposed(forwarder or carrier.address)
+        warn_of_exposure(forwarder or carrier.address)
     if carrier.shortage is not None:
         log.info("%s: %s", carrier.address, carrier.shortage)
     place = MemberHost(
@@ -213,7 +219,8 @@ def _configured(group: str | GroupConfig, **given: Any) -> GroupConfig:
 
 
 def _find_keys(key: bytes | str | Path | None) -> KeyRing | None:
-    """What is given goes before the environment. Nothing where a key should be is a mistake."""
+    """What is given for this group goes before the environment, which is for all groups. Nothing
+    where a key should be is a mistake."""
     text, path = (os.environ.get(name) for name in ("RINGCAST_KEY", "RINGCAST_KEY_FILE"))
     if key is None and text is None and path is None:
         return None

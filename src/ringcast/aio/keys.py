@@ -8,6 +8,9 @@ exchange it at once, write another beside it and rename that.
 Only its owner may read or write a key file: another one is refused, with the line that repairs it.
 Keys stand in no log, text or exception. There are no passphrases: what people can remember others
 can guess.
+
+On one machine a group needs no set-up: its first member makes a key, in the directory where members
+of one user meet. Members keep that file from being swept: whoever finds it gone puts it back.
 """
 
 from __future__ import annotations
@@ -18,27 +21,36 @@ import os
 import re
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
-from ringcast.errors import Reject, UsageError
+from ringcast.aio.refusals import TOLD, Refusals
+from ringcast.errors import UsageError
 from ringcast.wire.envelope import KEY_BYTES, KEYS_MAX, SALT_BYTES, Envelope, Key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ringcast.aio.host import Host
+    from ringcast.aio.transport import Transport
+    from ringcast.errors import DecodeError
 
 Stamp: TypeAlias = tuple[int, ...]
 """What tells a file from what it was."""
 
 FILE_BYTES_MAX = 4096
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
-TELL_NS = 60_000_000_000
-"""How often it is told, at the most, that somebody has another key."""
+OWN_FILE = "group.key"
+TOUCH_NS = 3_600_000_000_000
+"""How often a key of the user's own is touched: directories are swept of what looks unused."""
 
 log = logging.getLogger("ringcast")
+
+
+class DamagedKey(UsageError):
+    """What stands there is no key."""
 
 
 class KeyRing:
@@ -51,7 +63,11 @@ class KeyRing:
         self.keys = tuple(keys)
         self.path = path
         self.stamp = stamp
+        self.is_own = False
+        """The file is where members of one user meet, and they keep it."""
+        self.refusals = Refusals()
         self._failed: Stamp | None = None
+        self._touched_at: int | None = None
 
     def __repr__(self) -> str:
         return f"KeyRing({', '.join(key.id.hex() for key in self.keys)})"
@@ -61,9 +77,9 @@ class KeyRing:
         """Of the key that seals, for people."""
         return self.keys[0].id.hex()
 
-    def lock(self, group: str, host: Host) -> Lock:
+    def lock(self, group: str, host: Host, transport: Transport) -> Lock:
         """For a new incarnation of a member."""
-        return Lock(group, self, host)
+        return Lock(group, self, host, transport)
 
     def look(self) -> bool:
         """Whether there are other keys in the file now. If it cannot be read: UsageError, and those
@@ -79,52 +95,59 @@ class KeyRing:
         self._failed = None
         return [key.id for key in before] != [key.id for key in self.keys]
 
+    def keep(self, now: int) -> None:
+        """Now and again: the user's own key stays where it is."""
+        if not self.is_own or self.path is None:
+            return
+        with suppress(OSError):
+            if not self.path.exists():
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                place(self.path, self.keys)
+            elif self._touched_at is None or now >= self._touched_at + TOUCH_NS:
+                self._touched_at = now
+                os.utime(self.path, follow_symlinks=False)
+
 
 class Lock:
     """The envelope of one member, with the keys as they are now."""
 
-    def __init__(self, group: str, keys: KeyRing, host: Host) -> None:
+    def __init__(self, group: str, keys: KeyRing, host: Host, transport: Transport) -> None:
         self.envelope = Envelope(group, keys.keys, host.random_bytes(SALT_BYTES))
         self.keys = keys
         self._host = host
-        self._looked_at = 0
-        self._counts: list[dict[str, int]] = [{}, {}]  # one and two minutes ago
-        self._told = -TELL_NS
+        self._transport = transport
+        self._is_watching = False  # somebody was refused since the last look
         _LOCKS.add(self)
 
     def renew(self) -> None:
         """This process is a copy: what it seals must differ."""
         self.envelope.renew(self._host.random_bytes(SALT_BYTES))
 
-    def look(self, rejected: Mapping[str, int], now: int) -> None:
+    def refuse(self, error: DecodeError) -> None:
+        """A datagram that came just now was not opened."""
+        if error.reason in TOLD:
+            key_id = self.envelope.foreign.hex()
+            self.keys.refusals.note(error.reason, key_id, self._transport.source)
+            self._transport.notes_sources = self._is_watching = True
+
+    def look(self, now: int) -> None:
         """Now and again: are there other keys, and does somebody have another, or none?"""
+        self.keys.keep(now)
         try:
             if self.keys.look():
                 self.envelope.use_keys(self.keys.keys)
                 log.info("the key of the group has changed: %r", self.keys)
         except UsageError as error:
             log.warning("the keys are as they were: %s", error)
-        if now >= self._told + TELL_NS:
-            for sentence in self.explain(rejected):
-                log.warning("%s", sentence)
-                self._told = now
-        if now >= self._looked_at + TELL_NS:
-            self._looked_at = now
-            self._counts = [dict(rejected), self._counts[0]]
+        for sentence in self.keys.refusals.to_tell(self.keys.id, now):
+            log.warning("%s", sentence)
+        self._transport.notes_sources, self._is_watching = self._is_watching, False
 
-    def explain(self, rejected: Mapping[str, int]) -> list[str]:
+    def explain(self) -> list[str]:
         """What was refused in the last minute or two."""
-        before, foreign = self._counts[1], self.envelope.foreign.hex()
-        count = {why: rejected.get(why, 0) - before.get(why, 0) for why in _TOLD}
-        told = {
-            Reject.KEY: f"with key id {foreign}: ours is {self.keys.id}",
-            Reject.UNSEALED: f"that were not sealed: this group has a key (id {self.keys.id})",
-            Reject.SALTS: "of too many unknown senders: somebody may make them up",
-        }
-        return [f"refused {count[why]} datagrams {told[why]}" for why in _TOLD if count[why]]
+        return self.keys.refusals.explain(self.keys.id)
 
 
-_TOLD = (Reject.KEY, Reject.UNSEALED, Reject.SALTS)
 _LOCKS: WeakSet[Lock] = WeakSet()
 
 
@@ -179,26 +202,60 @@ def read_key_file(path: Path) -> KeyRing:
     finally:
         os.close(descriptor)
     if len(text) > FILE_BYTES_MAX:
-        raise UsageError(f"key file {path} is longer than {FILE_BYTES_MAX} bytes: is it one?")
+        raise DamagedKey(f"key file {path} is longer than {FILE_BYTES_MAX} bytes: is it one?")
     return KeyRing(_parse(text, f"key file {path}"), path, _stamp(about))
+
+
+def own_keys(directory: Path) -> KeyRing:
+    """The user's own key for the group whose members meet here. The first makes it."""
+    path = directory / OWN_FILE
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        if not path.exists():
+            place(path, [Key(secrets.token_bytes(KEY_BYTES))])
+    except OSError as error:
+        raise UsageError(f"cannot make key file {path}: {_why(error)}") from None
+    try:
+        keys = read_key_file(path)
+    except DamagedKey as error:
+        raise DamagedKey(f"{error}: `rm {path}`, and the next member makes another") from None
+    keys.is_own = True
+    return keys
+
+
+def place(path: Path, keys: Sequence[Key]) -> None:
+    """Put the file there whole, unless there is one: of many who do so at once, one does."""
+    draft = path.with_suffix(f".{secrets.token_hex(8)}")
+    _write(draft, keys)
+    try:
+        os.link(draft, path, follow_symlinks=False)
+    except FileExistsError:
+        pass  # somebody was faster
+    finally:
+        draft.unlink()
 
 
 def write_key_file(path: Path) -> Key:
     """A new key in a new file, for its owner alone."""
-    secret = secrets.token_bytes(KEY_BYTES)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    key = Key(secrets.token_bytes(KEY_BYTES))
     try:
-        descriptor = os.open(path, flags, 0o600)
+        _write(path, [key])
     except FileExistsError:
         raise UsageError(f"{path} is there already: a key is not written over") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot make key file {path}: {_why(error)}") from None
+    return key
+
+
+def _write(path: Path, keys: Sequence[Key]) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
     with open(descriptor, "w") as file:
         os.fchmod(descriptor, 0o600)
-        file.write(f"# a key of ringcast: keep it secret\n{secret.hex()}\n")
+        lines = "".join(f"{key.reveal()}\n" for key in keys)
+        file.write(f"# a key of ringcast: keep it secret\n{lines}")
         file.flush()
         os.fsync(descriptor)
-    return Key(secret)
 
 
 def _check(path: Path, found: os.stat_result) -> None:
@@ -222,10 +279,10 @@ def _parse(text: bytes, what: str) -> list[Key]:
             except ValueError:  # which would tell what stands there
                 secret = b""
             if len(secret) != KEY_BYTES:
-                raise UsageError(f"{what}, line {number}: a key is {2 * KEY_BYTES} hex digits")
+                raise DamagedKey(f"{what}, line {number}: a key is {2 * KEY_BYTES} hex digits")
             found.append(Key(secret))
     if not 1 <= len(found) <= KEYS_MAX or len({key.id for key in found}) < len(found):
-        raise UsageError(f"{what} holds {len(found)} keys: one, or two that differ")
+        raise DamagedKey(f"{what} holds {len(found)} keys: one, or two that differ")
     return found
 
 

@@ -92,7 +92,11 @@ class MemberHost:
         """The member as a new incarnation; it has not begun yet."""
         config = self._config
         me = Member(self._address, self._host.new_incarnation(), config.name)
-        lock = None if self._keys is None else self._keys.lock(config.group, self._host)
+        lock = (
+            None
+            if self._keys is None
+            else self._keys.lock(config.group, self._host, self._transport)
+        )
         node = build_node(
             me,
             config,

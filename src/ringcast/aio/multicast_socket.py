@@ -135,6 +135,7 @@ class MulticastSocket(UdpSocket):
 
     def _drain_group(self, limit: int) -> Iterator[Sequence[memoryview]]:
         offload = self._from_group
+        offload.notes_source = self.notes_sources
         if self.offload.can_join:
             offload.join()
         for place in range(limit):
@@ -146,6 +147,7 @@ class MulticastSocket(UdpSocket):
                 return
             self.own += own
             self.received += len(burst)
+            self.source = offload.source
             yield burst
 
     def _admit(self, dest: Address) -> bool:

@@ -15,10 +15,10 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Final
 
+from ringcast.model import Address
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from ringcast.model import Address
 
 # Linux's numbers, which the socket module does not name.
 _SOL_UDP: Final = 17
@@ -50,7 +50,7 @@ class Offload:
 
     __slots__ = (
         *("_poller", "_socket", "_space", "_view"),
-        *("can_join", "can_segment", "has_error", "joined", "segmented"),
+        *("can_join", "can_segment", "has_error", "joined", "notes_source", "segmented", "source"),
     )
 
     def __init__(self, sock: socket.socket) -> None:
@@ -64,6 +64,9 @@ class Offload:
         """What comes may be several datagrams in one."""
         self.has_error = False
         """Something was wrong behind the last burst."""
+        self.notes_source = False
+        """Whether a burst is of one sender alone, and `source` says whose."""
+        self.source: Address | None = None
         self.segmented = 0
         """Datagrams that left in bursts."""
         self.joined = 0
@@ -95,12 +98,14 @@ class Offload:
         """What has come together, without what is from `own`: of that how many. It is gone with the
         next call. OSError: nothing has come."""
         burst, source = self._receive(self._view)
+        self.source = Address(*source[:2]) if self.notes_source else None
         length, last = len(burst[0]), burst[-1]
         at = (len(burst) - 1) * length + len(last)
         ours = 0
         if source == own:
             ours, burst = len(burst), []
-        if not SHARED_MIN <= length <= SHARED_MAX or not self.is_readable():
+        is_shared = SHARED_MIN <= length <= SHARED_MAX and not self.notes_source
+        if not is_shared or not self.is_readable():
             return burst, ours
         while at < DATAGRAM_SPACE and len(last) == length:
             try:
@@ -118,7 +123,7 @@ class Offload:
                 burst += others
         return burst, ours
 
-    def _receive(self, view: memoryview) -> tuple[list[memoryview], object]:
+    def _receive(self, view: memoryview) -> tuple[list[memoryview], tuple[str, int]]:
         if not self.can_join:
             size, source = self._socket.recvfrom_into(view)
             return [view[:size]], source

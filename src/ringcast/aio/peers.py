@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import time
 from collections import deque
@@ -36,8 +38,11 @@ class Link:
 
     __slots__ = (
         "begun_at",
+        "challenge",
         "deadline",
+        "host",
         "is_connected",
+        "is_made",
         "is_ours",
         "is_retired",
         "is_writer",
@@ -48,13 +53,18 @@ class Link:
         "tail",
     )
 
-    def __init__(self, sock: socket.socket, *, is_ours: bool) -> None:
+    def __init__(self, sock: socket.socket, *, is_ours: bool, host: str = "") -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.is_ours = is_ours
         """Opened here."""
+        self.host = host
+        """Where it comes from."""
+        self.is_made = not is_ours
+        """There is a connection; what comes first may still be to come."""
         self.is_connected = not is_ours
+        """It may be written to."""
         self.is_retired = False
         """There is a better one: nothing new is written here."""
         self.is_writer = False
@@ -62,6 +72,8 @@ class Link:
         self.begun_at = time.monotonic_ns()
         self.peer: Peer | None = None
         """None: it has not said yet from whom it is."""
+        self.challenge = b""
+        """What a hello must prove to have heard."""
         self.rank = (0, False)
         """Its round, and whether the lower address opened it. The highest is used."""
         self.tail = b""
@@ -69,6 +81,11 @@ class Link:
         self.rest: memoryview | None = None
         """What is still to be written of a datagram that was begun."""
         self.deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def is_greeted(self) -> bool:
+        """What comes now are datagrams."""
+        return self.is_connected and self.peer is not None
 
     def end_writing(self) -> None:
         with contextlib.suppress(OSError):  # it may have ended by itself
@@ -83,6 +100,7 @@ class Peer:
         "dropped",
         "failures",
         "is_broken",
+        "left_at",
         "links",
         "main",
         "queue",
@@ -108,6 +126,8 @@ class Peer:
         self.reconnects = 0
         self.is_broken = False
         """A connection has ended, and none has taken its place yet."""
+        self.left_at = 0
+        """When it was in a view of ours for the last time."""
         self.failures = 0
         self.retry_at = 0
         self.retry: asyncio.TimerHandle | None = None
@@ -212,3 +232,20 @@ class Peer:
             "dropped": self.dropped,
             "reconnects": self.reconnects,
         }
+
+
+def trouble_of(sock: socket.socket) -> str:
+    """Where nobody listens the system may choose that very port for this end, and connect the
+    socket with itself."""
+    try:
+        return REFUSED if sock.getsockname() == sock.getpeername() else ""
+    except OSError as error:
+        return reason_of(error)
+
+
+def reason_of(error: OSError) -> str:
+    return reason_of_code(error.errno or 0)
+
+
+def reason_of_code(code: int) -> str:
+    return REFUSED if code == errno.ECONNREFUSED else os.strerror(code).lower()

@@ -1,5 +1,5 @@
-"""Reach: which addresses a member may use. Nothing leaves the machine unless the group has a key,
-or the application says `insecure`.
+"""Reach: which addresses a member may use. Nothing leaves the machine unless the group is given a
+key, or the application says `insecure`.
 
 Peers, files and applications may name any host. Addresses are in numbers: no name is ever looked
 up, because that takes long, and tells others whom this member talks to.
@@ -77,14 +77,14 @@ def check_own(
         )
 
 
-def warn_if_exposed(own: Address) -> None:
-    """Say what is open, if others than the users of this machine can reach a member there."""
-    if not is_loopback(own):
-        log.warning(
-            "%s is open to its network, and nothing is encrypted: whoever is there can read the "
-            "group's messages, forge some, and join",
-            own,
-        )
+def warn_of_exposure(own: Address) -> None:
+    """Say what is open where a member has no key."""
+    who = "all users of this machine" if is_loopback(own) else "its network"
+    log.warning(
+        "%s is open to %s, and nothing is encrypted: whoever is there can read the group's "
+        "messages, forge some, and join",
+        *(own, who),
+    )
 
 
 def _parse(address: Address) -> IPv4Address | IPv6Address | None:

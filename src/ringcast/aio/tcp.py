@@ -12,45 +12,54 @@ the lower address opened. Both ends see the same numbers, so both choose the sam
 written to one connection only. Who opened the other one finishes the datagram that it has begun
 there and ends it; the other end reads until then. So nothing is sent twice, and nothing is cut.
 
-On connect: say the hello, then what waits.
+On connect: say the hello, then what waits. In a group with a key, the challenge comes before.
 On hello: this connection is that member's; the better one is written to from now on.
 On the end of the connection in use: connect again. Whole datagrams wait for that; one that was
     begun is dropped.
 On a refused connect: what waits is dropped, and the driver is told that nobody listens there.
     Further tries come after pauses that double; what is sent in a pause is dropped.
-On bytes that are no hello, or not what a head says: the connection is closed.
+On bytes that are no hello, prove nothing or are not what a head says: the connection is closed.
+    So is one that has said nothing for 5 s, or has been no member's for a minute.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ringcast.aio.acceptor import Acceptor
 from ringcast.aio.framing import (
     FRAME_BYTES_MAX,
     HEAD_BYTES,
-    HELLO_BYTES_MAX,
-    ROUND_MAX,
-    Hello,
     Malformed,
     body_at,
     head_of,
 )
-from ringcast.aio.peers import BACK_OFF_NS_MAX, QUEUE_BYTES, REFUSED, Link, Peer
+from ringcast.aio.handshake import ROUND_MAX, Handshake, Hello, Refused
+from ringcast.aio.peer_table import PeerTable
+from ringcast.aio.peers import (
+    BACK_OFF_NS_MAX,
+    QUEUE_BYTES,
+    REFUSED,
+    Link,
+    reason_of,
+    reason_of_code,
+    trouble_of,
+)
 from ringcast.aio.reach import admits
 from ringcast.aio.transport import Transport
 from ringcast.config import DATAGRAM_BYTES_MAX
-from ringcast.errors import UsageError
 from ringcast.model import Address
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Mapping
 
+    from ringcast.aio.peers import Peer
     from ringcast.aio.transport import Inputs
     from ringcast.model import View
 
@@ -60,39 +69,35 @@ READ_BYTES = 1 << 18
 SHORT_BYTES_MAX = 4096
 """A datagram of no more than this is copied behind its head: less work than to send two buffers."""
 
-PEERS_MAX = 1024
 LINKS_MAX = 4
 """Connections with one peer: the one in use, and others that come to their end."""
 
-STRANGERS_MAX = 128
-"""Connections that have not said yet from whom they are. If more come, the oldest must go."""
-
-BACKLOG = 128
-ACCEPT_MAX = 16
-"""Connections accepted before anything else gets its turn."""
-
-ACCEPT_PAUSE_S = 0.5
-"""How long to accept nobody when there are no file descriptors left."""
+SWEEP_S = 5.0
+"""How often connections are looked for that are no member's."""
 
 PATIENCE_S = 5.0
-"""How long a connection may take to be made, and its hello to come."""
+"""How long a connection may take to be made, and to be proved to be somebody's."""
 
 _CONNECTED = {0, errno.EISCONN}
 _CONNECTING = {errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK}
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class TcpMesh(Transport):
     """Connections to all peers. Those who write here never wait: see the module."""
 
     def __init__(
-        self, address: Address, advertise: Address | None = None, *, insecure: bool = False
+        self,
+        address: Address,
+        advertise: Address | None = None,
+        *,
+        insecure: bool = False,
+        handshake: Handshake | None = None,
     ) -> None:
         """`advertise`: where others reach this member, if that is not where it listens.
-        `insecure`: it may talk to other machines too."""
-        self._listener = _listen(address)
-        host, port = self._listener.getsockname()[:2]
-        self.address = Address(host, port)
+        `insecure`: it may talk to other machines too. `handshake`: with the group's key."""
+        self._acceptor = Acceptor(address)
+        self.address = self._acceptor.address
+        self._handshake = handshake or Handshake()
         self._name = advertise or self.address
         self._insecure = insecure
         self.group_address: Address | None = None
@@ -109,12 +114,13 @@ class TcpMesh(Transport):
         """Connections closed because of what came on them."""
         self.turned_away = 0
         """Connections closed because there are too many."""
-        self.exhausted = 0
-        """How often the system had no file descriptor, or no memory, for one more."""
+        self.rejected: dict[str, int] = {}
+        """Connections closed because who opened them has another key, or none; by reason."""
+        self.source: Address | None = None
+        self.notes_sources = False
         self.hints: set[Address] = set()
-        self._peers: dict[Address, Peer] = {}
+        self._peers = PeerTable()
         self._links: set[Link] = set()
-        self._strangers: dict[Link, None] = {}  # the oldest first
         self._ready: Link | None = None
         self._framed = (b"", b"")
         """The last head and datagram: it may go to many."""
@@ -122,43 +128,44 @@ class TcpMesh(Transport):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_input: Callable[[], None] | None = None
         self._is_telling = False
-        self._pause: asyncio.TimerHandle | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
 
     # What a driver calls
 
     def start(self, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None]) -> None:
         self._loop, self._on_input = loop, on_input
-        self._accept_on()
+        self._acceptor.start(loop, self._on_stranger)
+        self._sweep()
         for link in self._links:
-            if link.is_connected:
+            if link.is_made:
                 loop.add_reader(link.sock.fileno(), self._on_readable, link)
 
     def stop(self) -> None:
         if self._loop is None or self._on_input is None:
             return
         self._on_input = None
-        if self._pause is not None:
-            self._pause.cancel()
-            self._pause = None
-        self._loop.remove_reader(self._listener.fileno())
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        self._acceptor.stop()
         for link in self._links:
             self._loop.remove_reader(link.sock.fileno())
 
     def inputs(self) -> Inputs:
         if self._on_input is None:
             return {}
-        links = (link for link in self._links if link.is_connected)
+        links = (link for link in self._links if link.is_made)
         return {link.sock.fileno(): partial(self._on_readable, link) for link in links}
 
     def drain(self, limit: int) -> Iterator[tuple[memoryview]]:
         """What one connection has brought."""
         link, self._ready = self._ready, None
+        self.source = None if link is None or link.peer is None else link.peer.address
         return zip(() if link is None else self._read(link, limit))  # None: hints only
 
     def send(self, datagram: bytes, dest: Address) -> None:
         peer = self._peers.get(dest)
         if peer is None:
-            peer = self._meet(dest) if self._admits(dest) else None
+            peer = self._peers.meet(dest) if self._admits(dest) else None
             if peer is None:
                 self.dropped += dest not in (self._name, self.address)  # oneself needs no datagram
                 return
@@ -183,7 +190,7 @@ class TcpMesh(Transport):
                 self._write_on(link)
             except OSError as error:
                 self._drop(peer, 1)
-                self._on_end(link, _reason(error))
+                self._on_end(link, reason_of(error))
             else:
                 if size == HEAD_BYTES + len(datagram):
                     self.sent += 1
@@ -192,13 +199,10 @@ class TcpMesh(Transport):
                     self._write_on(link)
 
     def enter_view(self, view: View) -> None:
-        for peer in self._peers.values():
-            peer.forget_failures()
+        self._peers.enter_view(view)
 
     def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
-        found = [(self._peers.get(address), label) for address, label in awaited.items()]
-        reasons = [peer.explain(label, now) for peer, label in found if peer is not None]
-        return [reason for reason in reasons if reason]
+        return self._peers.explain(awaited, now)
 
     def stats(self) -> dict[str, object]:
         return {
@@ -208,26 +212,23 @@ class TcpMesh(Transport):
             "received": self.received,
             "sent": self.sent,
             "dropped": self.dropped,
-            "refused": [str(peer.address) for peer in self._peers.values() if peer.is_refused],
             "connections": len(self._links),
-            "strangers": len(self._strangers),
+            "strangers": len(self._acceptor.strangers),
             "malformed": self.malformed,
             "turned_away": self.turned_away,
-            "exhausted": self.exhausted,
-            "peers": {str(peer.address): peer.stats() for peer in self._peers.values()},
+            "rejected": dict(self.rejected),
+            "exhausted": self._acceptor.exhausted,
+            **self._peers.stats(),
         }
 
     def close(self) -> None:
         self.stop()
-        for peer in self._peers.values():
-            peer.cancel_retry()
-            peer.queue.clear()
-            peer.main = None
+        self._peers.clear()
         for link in list(self._links):
             link.peer = None  # nothing takes its place
             self._close(link)
-        self._peers.clear()
-        self._listener.close()
+        self._peers = PeerTable()
+        self._acceptor.close()
 
     # Who is out there
 
@@ -235,17 +236,6 @@ class TcpMesh(Transport):
         """Whether to talk to it."""
         is_own = address in (self._name, self.address)
         return not is_own and admits(self.address, address, insecure=self._insecure)
-
-    def _meet(self, address: Address) -> Peer | None:
-        """A peer that was not known; None if there are too many."""
-        if len(self._peers) >= PEERS_MAX:
-            for peer in [peer for peer in self._peers.values() if not peer.links]:
-                peer.cancel_retry()
-                del self._peers[peer.address]
-            if len(self._peers) >= PEERS_MAX:
-                return None
-        peer = self._peers[address] = Peer(address)
-        return peer
 
     def _choose(self, peer: Peer) -> None:
         """Use the best connection. Whoever opened another one ends it."""
@@ -286,10 +276,10 @@ class TcpMesh(Transport):
             return
         peer.cancel_retry()
         try:
-            sock = socket.socket(self._listener.family, socket.SOCK_STREAM)
+            sock = socket.socket(self._acceptor.sock.family, socket.SOCK_STREAM)
         except OSError as error:
-            self.exhausted += 1
-            peer.back_off(_reason(error))
+            self._acceptor.exhausted += 1
+            peer.back_off(reason_of(error))
             return
         # The port that the system chooses for this end may be one where a member listened that is
         # about to come back: it shall not be in its way.
@@ -321,28 +311,32 @@ class TcpMesh(Transport):
                 link.deadline = self._loop.call_later(PATIENCE_S, self._on_no_connect, link)
                 self._write_on(link)
             return
-        trouble = self._greet(link) if code in _CONNECTED else _reason_of(code)
+        trouble = trouble_of(link.sock) if code in _CONNECTED else reason_of_code(code)
+        if not trouble and not self._handshake.is_sealed:
+            trouble = self._greet(link, peer)
         if trouble:
             self._on_no_connect(link, trouble)
             return
+        link.is_made = True
+        self._write_off(link)
+        if self._on_input is not None:
+            self._loop.add_reader(link.sock.fileno(), self._on_readable, link)
+        if link.is_connected:
+            self._use(peer, link)
+        elif link.deadline is None:  # the other side is to say the challenge
+            link.deadline = self._loop.call_later(PATIENCE_S, self._on_no_connect, link)
+
+    def _greet(self, link: Link, peer: Peer, challenge: bytes = b"") -> str:
+        """Say who is here; why that was not possible, or nothing."""
+        hello = Hello(self._name, link.rank[0])
+        try:
+            # So little always fits a buffer that is empty.
+            link.sock.sendall(self._handshake.hello(hello, peer.address, challenge))
+        except OSError as error:
+            return reason_of(error)
         if link.deadline is not None:
             link.deadline.cancel()
         link.is_connected = True
-        if self._on_input is not None:
-            self._loop.add_reader(link.sock.fileno(), self._on_readable, link)
-        self._use(peer, link)
-
-    def _greet(self, link: Link) -> str:
-        """Say who is here; why that was not possible, or nothing."""
-        try:
-            # Where nobody listens the system may choose that very port for this end, and connect
-            # the socket with itself.
-            if link.sock.getsockname() == link.sock.getpeername():
-                return REFUSED
-            # So little always fits a buffer that is empty.
-            link.sock.sendall(Hello(self._name, link.rank[0]).encode())
-        except OSError as error:
-            return _reason(error)
         return ""
 
     def _on_no_connect(self, link: Link, reason: str = "no answer") -> None:
@@ -371,48 +365,45 @@ class TcpMesh(Transport):
 
     # Accepting
 
-    def _accept_on(self) -> None:
+    def _on_stranger(self, link: Link) -> None:
+        """Somebody has connected, and is to say who it is."""
         assert self._loop is not None
-        self._pause = None
-        self._loop.add_reader(self._listener.fileno(), self._on_acceptable)
-
-    def _on_acceptable(self) -> None:
-        assert self._loop is not None
-        for _ in range(ACCEPT_MAX):
-            try:
-                sock, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno not in _EXHAUSTED:
-                    continue  # that one is gone already
-                # Whoever waits there keeps the listener readable: look away, or do nothing else.
-                self.exhausted += 1
-                self._loop.remove_reader(self._listener.fileno())
-                self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._accept_on)
-                return
-            link = Link(sock, is_ours=False)
-            self._links.add(link)
-            self._strangers[link] = None
-            link.deadline = self._loop.call_later(PATIENCE_S, self._turn_away, link)
-            self._loop.add_reader(sock.fileno(), self._on_readable, link)
-            if len(self._strangers) > STRANGERS_MAX:
-                self._turn_away(next(iter(self._strangers)))
+        self._links.add(link)
+        link.deadline = self._loop.call_later(PATIENCE_S, self._turn_away, link)
+        self._loop.add_reader(link.sock.fileno(), self._on_readable, link)
+        challenge = self._handshake.challenge()
+        if challenge:
+            link.challenge = challenge[HEAD_BYTES:]
+            with suppress(OSError):  # so little fits a buffer that is empty; who is gone is noticed
+                link.sock.send(challenge)
+        if (surplus := self._acceptor.surplus()) is not None:
+            self._turn_away(surplus)
 
     def _turn_away(self, link: Link) -> None:
         self.turned_away += 1
         self._close(link)
+
+    def _shake_hands(self, link: Link, body: bytes) -> None:
+        """What comes first on a connection: a challenge from who accepts it, else a hello."""
+        peer = link.peer
+        if peer is None:
+            own = (self._name, Address(*link.sock.getsockname()[:2]))
+            self._on_hello(link, self._handshake.check(body, own, link.challenge))
+        elif trouble := self._greet(link, peer, body):
+            self._on_end(link, trouble)
+        else:
+            self._use(peer, link)
 
     def _on_hello(self, link: Link, hello: Hello) -> None:
         """Whose connection this is."""
         address, number = hello
         if not self._admits(address):
             raise Malformed
-        peer = self._peers.get(address) or self._meet(address)
+        peer = self._peers.get(address) or self._peers.meet(address)
         if peer is None:
             self._turn_away(link)
             return
-        del self._strangers[link]
+        del self._acceptor.strangers[link]
         assert link.deadline is not None
         link.deadline.cancel()
         link.peer = peer
@@ -422,6 +413,22 @@ class TcpMesh(Transport):
         self._choose(peer)
         if len(peer.links) > LINKS_MAX:
             self._turn_away(min(peer.links, key=lambda other: other.rank))
+        if (surplus := self._peers.surplus()) is not None:
+            self._turn_away(surplus)
+
+    def _sweep(self) -> None:
+        """Close the connections that have been no member's for long. Who needs one makes it."""
+        assert self._loop is not None
+        self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
+        for link in self._peers.expired(time.monotonic_ns()):
+            self._turn_away(link)
+
+    def _reject(self, link: Link, refused: Refused) -> None:
+        reason, said = refused.reason, refused.address
+        self.rejected[reason.value] = self.rejected.get(reason.value, 0) + 1
+        source = said if said is not None and said.host == link.host else None
+        if self._handshake.keys is not None:
+            self._handshake.keys.refusals.note(reason, refused.key_id, source)
 
     # Reading
 
@@ -442,22 +449,25 @@ class TcpMesh(Transport):
         except BlockingIOError:
             return []
         except OSError as error:
-            self._on_end(link, _reason(error))
+            self._on_end(link, reason_of(error))
             return []
         if not size:
             self._on_end(link, "closed by the other side")
             return []
         stream, place, datagrams = space[: kept + size], 0, []
         try:
-            if link.peer is None and (body := body_at(stream, 0, HELLO_BYTES_MAX)) is not None:
-                self._on_hello(link, Hello.decode(body))
+            longest = self._handshake.bytes_max
+            if not link.is_greeted and (body := body_at(stream, 0, longest)) is not None:
                 place = HEAD_BYTES + len(body)
-            while place < len(stream) and link.peer is not None:
+                self._shake_hands(link, bytes(body))
+            while place < len(stream) and link.is_greeted:
                 if (body := body_at(stream, place, DATAGRAM_BYTES_MAX)) is None:
                     break
                 datagrams.append(body)
                 place += HEAD_BYTES + len(body)
-        except Malformed:
+        except Malformed as error:
+            if isinstance(error, Refused):
+                self._reject(link, error)
             self.malformed += 1
             self._on_end(link, "what came could not be understood")
         link.tail = bytes(stream[place:]) if place < len(stream) else b""
@@ -484,7 +494,7 @@ class TcpMesh(Transport):
         if link not in self._links:
             return
         self._links.remove(link)
-        self._strangers.pop(link, None)
+        self._acceptor.strangers.pop(link, None)
         if link.deadline is not None:
             link.deadline.cancel()
         self._loop.remove_reader(link.sock.fileno())
@@ -513,6 +523,12 @@ class TcpMesh(Transport):
             link.is_writer = True
             self._loop.add_writer(link.sock.fileno(), self._on_writable, link)
 
+    def _write_off(self, link: Link) -> None:
+        assert self._loop is not None
+        if link.is_writer:
+            link.is_writer = False
+            self._loop.remove_writer(link.sock.fileno())
+
     def _on_writable(self, link: Link) -> None:
         peer = link.peer
         assert peer is not None
@@ -533,39 +549,9 @@ class TcpMesh(Transport):
                 self._write_on(link)
                 return
             except OSError as error:
-                self._on_end(link, _reason(error))
+                self._on_end(link, reason_of(error))
                 return
             self.sent += peer.wrote(link, size)
-        if link.is_writer:
-            link.is_writer = False
-            self._loop.remove_writer(link.sock.fileno())
+        self._write_off(link)
         if link.is_retired:
             link.end_writing()
-
-
-def _listen(address: Address) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        # Connections of who listened here before may not be quite over; they are in nobody's way
-        # if this option is set on both sides. Before a free port is chosen it is not: the system
-        # might choose one that is not quite free.
-        if not address.port:
-            sock.bind(address)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if address.port:
-            sock.bind(address)
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise UsageError(f"cannot listen on {address}: {error.strerror}") from error
-    return sock
-
-
-def _reason(error: OSError) -> str:
-    return _reason_of(error.errno or 0)
-
-
-def _reason_of(code: int) -> str:
-    return REFUSED if code == errno.ECONNREFUSED else os.strerror(code).lower()

@@ -53,6 +53,12 @@ class Transport(Protocol):
     too, but in fragments."""
     hints: set[Address]
     """Where nobody listened, since the driver last took these."""
+    source: Address | None
+    """Where the datagram came from that was drained last, if that is noted."""
+    notes_sources: bool
+    """Note it from now on: that costs a microsecond a datagram."""
+    rejected: dict[str, int]
+    """Connections of who could not prove to be of the group, by reason."""
 
     def start(self, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None]) -> None:
         """Call this whenever there is something to drain, or a hint."""

@@ -124,6 +124,9 @@ class UdpSocket:
         """Addresses where nobody listened, with when that was last heard (monotonic ns)."""
         self._insecure = insecure
         self._admitted: set[Address] = set()
+        self.source: Address | None = None
+        self.notes_sources = False
+        self.rejected: dict[str, int] = {}
         self.hints: set[Address] = set()
         """Of these, those that nobody has been told of yet: taken by the driver."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -144,11 +147,13 @@ class UdpSocket:
     def drain(self, limit: int) -> Iterator[Sequence[memoryview]]:
         """What has arrived, up to so many bursts. Each is gone when the next is asked for."""
         offload = self.offload
+        offload.notes_source = self.notes_sources
         for place in range(limit):
             if place == 1 and not offload.is_readable():
                 return  # most come alone
             try:
                 burst, _ = offload.receive()
+                self.source = offload.source
             except BlockingIOError:
                 return
             except OSError:

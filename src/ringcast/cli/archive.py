@@ -71,6 +71,7 @@ def archive() -> None:
 @click.option(
     "--key-file", type=click.Path(path_type=Path), metavar="FILE", help="The group's key, as join."
 )
+@click.option("--insecure", is_flag=True, default=None, help="Use no key, as join.")
 @click.option(
     "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.toml", help="As join."
 )
@@ -94,6 +95,7 @@ def keep(
     members: tuple[str, ...],
     must_exist: bool,
     key_file: Path | None,
+    insecure: bool | None,
     config_file: Path | None,
     preset: str | None,
     run_id: str,
@@ -113,8 +115,8 @@ def keep(
     """
     config = load_config(config_file, preset=preset, group=group, name=name)
     keeper = _Keeper(config, directory, run_id, interval_s, as_json=as_json)
-    place = {"listen": listen, "members": members, "must_exist": must_exist, "key": key_file}
-    run(keeper.member(**place))
+    place = {"listen": listen, "members": members, "must_exist": must_exist}
+    run(keeper.member(**place, key=key_file, insecure=insecure))
     if keeper.error:
         click.echo(f"ringcast: {safe(keeper.error)}", err=True)
         sys.exit(1)

@@ -71,13 +71,13 @@ STALL_S = 3.0
     "--key-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Encrypt everything with the key of the group: see `ringcast keygen`.",
+    help="The key of the group: see `ringcast keygen`.  [default: your own, on this machine]",
 )
 @click.option(
     "--insecure",
     is_flag=True,
     default=None,
-    help="Allow addresses beyond this machine without a key: nothing is encrypted.",
+    help="Use no key, and allow addresses beyond this machine: nothing is encrypted.",
 )
 @click.option("--min-members", type=int, metavar="N", help="Wait with sending for so many.")
 @click.option(

@@ -53,6 +53,9 @@ class VirtualSocket(Transport):
         self.shortage: str | None = None
         self.datagram_bytes = fitting(receive_buffer, None, 1)
         self.hints: set[Address] = set()
+        self.source: Address | None = None
+        self.notes_sources = False
+        self.rejected: dict[str, int] = {}
         self._received = 0
         self._sent = 0
         self._dropped = 0
@@ -310,7 +313,7 @@ class VirtualHost:
     # What `join` wants of it
 
     def open_transport(
-        self, config: GroupConfig, address: Address, forwarder: Address | None
+        self, config: GroupConfig, address: Address, forwarder: Address | None, keys: object
     ) -> VirtualSocket:
         if not self.is_up:
             raise UsageError("this process has crashed")
@@ -329,6 +332,9 @@ class VirtualHost:
 
     def probe_directory(self, group: str) -> None:
         """Nobody asks: there are no processes to see."""
+
+    def own_keys(self, group: str) -> None:
+        """There is none: no stranger is on a network of this process, and it keeps no files."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task of this host; and so is every task that it makes."""

@@ -82,6 +82,15 @@ class Key:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a key is not pickled")
 
+    def reveal(self) -> str:
+        """The key itself, for a file that only its owner can read."""
+        return self._secret.hex()
+
+    def derive_mac(self, group: str) -> bytes:
+        """A key for proofs of who opens a connection."""
+        info = b"ringcast 1 connections" + group.encode()
+        return HKDF(hashes.SHA256(), KEY_BYTES, None, info).derive(self._secret)
+
     def derive(self, group: str, salt: bytes, epoch: int) -> AESGCM:
         info = b"ringcast 1 datagrams" + _COUNTER.pack(epoch) + group.encode()
         return AESGCM(HKDF(hashes.SHA256(), KEY_BYTES, salt, info).derive(self._secret))

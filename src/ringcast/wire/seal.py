@@ -30,6 +30,8 @@ class Passage:
 
     def __init__(self, seal: DatagramSeal | None, reject: Callable[[DecodeError], None]) -> None:
         self.overhead = 0 if seal is None else seal.overhead
+        self.on_refused: Callable[[DecodeError], None] | None = None
+        """Who else is told of what does not open."""
         self._seal = seal
         self._reject = reject
 
@@ -55,3 +57,5 @@ class Passage:
                 yield seal.open(datagram, now)
             except DecodeError as error:
                 self._reject(error)
+                if self.on_refused is not None:
+                    self.on_refused(error)
