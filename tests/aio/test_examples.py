@@ -1,0 +1,114 @@
+"""The programs of examples/, each as its reader would start it: in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from select import select
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+class Terminal:
+    """One program, with a line in and lines out."""
+
+    def __init__(self, program: str, *arguments: str) -> None:
+        command = [sys.executable, "-u", str(EXAMPLES / program), *arguments]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def type(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def read_until(self, wanted: str) -> list[str]:
+        """Lines up to one that begins like this."""
+        assert self.process.stdout is not None
+        lines = []
+        for line in self.process.stdout:
+            lines.append(line.rstrip())
+            if line.startswith(wanted):
+                return lines
+        raise AssertionError(f"no {wanted!r} in {lines}")
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(30) == 0
+
+
+@pytest.fixture
+def terminals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Terminal]]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+    found: list[Terminal] = []
+    yield found
+    for terminal in found:
+        terminal.process.kill()
+        terminal.process.wait()
+        for pipe in (terminal.process.stdin, terminal.process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):  # it did not read the last line
+                pipe.close()
+
+
+def start(terminals: list[Terminal], program: str, *arguments: str) -> Terminal:
+    terminals.append(Terminal(program, *arguments))
+    return terminals[-1]
+
+
+def test_two_chat(terminals: list[Terminal]) -> None:
+    ann = start(terminals, "chat.py", "ann")
+    assert ann.read_until("*") == ["* ann"]
+    ben = start(terminals, "chat.py", "ben")
+    assert ben.read_until("*") == ann.read_until("*") == ["* ann, ben"]
+    ben.type("good morning")
+    assert ann.read_until("ben") == ["ben: good morning"]
+    ben.end()
+    assert ann.read_until("*") == ["* ann"]
+    ann.end()
+
+
+@pytest.mark.proof
+def test_a_cache_forgets_what_another_has_written(
+    terminals: list[Terminal], tmp_path: Path
+) -> None:
+    (tmp_path / "price").write_text("3")
+    caches = [start(terminals, "cache.py", str(tmp_path)) for _ in range(3)]
+    for cache in caches:
+        for _ in range(20):  # until the view of all has come, after which nothing is forgotten
+            cache.type("get price")
+            if cache.read_until("3")[-1] == "3 (cached)":
+                break
+    caches[1].type("set price 4")
+    caches[1].read_until("set")
+    for cache in caches:
+        cache.type("get price")
+        assert cache.read_until("")[-1] == "4 (read)"
+    caches[0].process.kill()
+    caches[1].type("set price 5")
+    caches[1].read_until("set")
+    caches[2].type("get price")
+    assert caches[2].read_until("")[-1] == "5 (read)"
+
+
+@pytest.mark.proof
+def test_another_leads_when_the_leader_dies(terminals: list[Terminal]) -> None:
+    ann = start(terminals, "leader.py", "ann")
+    others = [start(terminals, "leader.py", name) for name in ("ben", "cat")]
+    first = ann.read_until("ann does job 2")[-1]
+    ann.process.kill()
+    (ready, *_), _, _ = select([other.process.stdout for other in others], [], [], 30.0)
+    assert ready is not None
+    later = ready.readline()
+    assert later.split()[1:4] == ["does", "job", "1"]
+    assert int(later.split()[-1]) > int(first.split()[-1])
