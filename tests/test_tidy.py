@@ -192,7 +192,7 @@ LONG = {
     "rules/unicast_liveness.py": (640, "one statement per guarantee"),
     "blocking.py": (575, "one table of options"),
     "rules/state.py": (573, "one statement per guarantee"),
-    "aio/tcp.py": (558, "transports apart"),
+    "aio/tcp.py": (560, "transports apart"),
     "sim/plan.py": (565, "faults as tables"),
     "trace/segments.py": (548, "one writer of rows"),
     "rules/connections.py": (499, "one statement per guarantee"),
