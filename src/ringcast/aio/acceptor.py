@@ -59,6 +59,7 @@ class Acceptor:
                 self._pause.cancel()
                 self._pause = None
             self._loop.remove_reader(self.sock.fileno())
+            self._loop = None
 
     def close(self) -> None:
         self.stop()
