@@ -77,8 +77,8 @@ def test_who_has_another_key_or_none_is_known_by_that() -> None:
     ours = handshake(ONE)
     challenge = body(ours.challenge())
     for theirs, reason, key_id in (
-        (handshake(OTHER), Reject.KEY, OTHER.id.hex()),
-        (Handshake(), Reject.UNSEALED, ""),
+        (handshake(OTHER), Reject.KEY, OTHER.id),
+        (Handshake(), Reject.UNSEALED, b""),
     ):
         with pytest.raises(Refused) as caught:
             ours.check(body(theirs.hello(Hello(A, 1), B, challenge)), [B], challenge)
