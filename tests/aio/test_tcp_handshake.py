@@ -169,6 +169,24 @@ def test_a_recorded_hello_is_not_believed_again() -> None:
     with_stack(test)
 
 
+def test_without_a_key_a_hello_is_believed() -> None:
+    """So the proof is what keeps a stranger from what is meant for a member."""
+
+    async def test(stack: ExitStack) -> None:
+        mesh = Mesh()
+        stack.callback(mesh.close)
+        raw = Raw(stack)
+        first = await raw.connect(mesh, hello(raw.address) + framed(b"I am known"))
+        await until(lambda: mesh.got == [b"I am known"])
+        again = await raw.connect(mesh, hello(raw.address, 2) + framed(b"I pose"))
+        await until(lambda: mesh.got == [b"I am known", b"I pose"])
+        mesh.send(b"for the first", raw.address)
+        assert await read_frame(again) == b"for the first"
+        first.close()
+
+    with_stack(test)
+
+
 def test_who_never_says_the_challenge_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp, "PATIENCE_S", 0.05)
 

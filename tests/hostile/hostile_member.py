@@ -35,6 +35,12 @@ def key(member: Member) -> str:
     return f"{member.name}#{member.incarnation}"
 
 
+def key_ids(group: Group) -> list[str]:
+    lock = group._driver._lock
+    assert lock is not None
+    return [each.id.hex() for each in lock.keys.keys]
+
+
 class Errors(logging.Handler):
     """What must not be said while strangers knock."""
 
@@ -103,6 +109,7 @@ async def member(place: dict[str, Any], commands: Commands) -> None:
                             "read": traffic.read,
                             "wrong": traffic.wrong,
                             "errors": ERRORS,
+                            "keys": key_ids(group),
                             "rejected": (stats := group.stats())["rejected"],
                             "received": stats["transport"]["received"],
                             "explain": group.explain(),

@@ -13,8 +13,9 @@ import socket
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +27,9 @@ from ringcast.wire.envelope import Envelope, Key
 from ringcast.wire.members import encode_identity
 from support.proxy import Proxy
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 HERE = Path(__file__).parent
 KEYS = [bytes([number] * 32) for number in (1, 2)]
 SOON: dict[str, Any] = {"heartbeat_s": 0.2, "suspect_after_s": 4.0, "verify_s": 1.0}
@@ -33,6 +37,8 @@ PACE = 4000
 """Datagrams a second: what three members on two cores can read beside their own traffic."""
 MEMORY_KB = 24_000
 RECORDED_MAX = 20_000
+ENOUGH = 200
+"""Datagrams recorded before something happens."""
 SEAL = (
     *(Reject.TOO_SHORT, Reject.NOT_OURS, Reject.UNSEALED, Reject.KEY),
     *(Reject.SALTS, Reject.REPLAY, Reject.SEAL),
@@ -46,9 +52,11 @@ class Tap(Proxy):
     def __init__(self, names: str) -> None:
         super().__init__(names)
         self.recorded: list[tuple[str, bytes]] = []
+        self.total = 0
 
     def _forward(self, source: str, dest: str, datagram: bytes) -> None:
         self.recorded.append((dest, datagram))
+        self.total += 1
         if len(self.recorded) > RECORDED_MAX:
             self.recorded = self.recorded[::2]  # of all times
         super()._forward(source, dest, datagram)
@@ -162,6 +170,14 @@ class Attacker:
         return self._opened[datagram]
 
 
+def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.05)
+
+
 def write_keys(path: Path, *keys: bytes) -> None:
     new = path.with_suffix(".new")
     new.touch(0o600)
@@ -205,14 +221,17 @@ def check(
         for name in "ABC":
             start(cluster, tap, name)
         wait_for(cluster, 3)
-        time.sleep(0.5)  # of recordings
+        until(lambda: len(tap.recorded) > ENOUGH)
         cluster.kill(2)
         wait_for(cluster, 2)
         start(cluster, tap, "C")
         wait_for(cluster, 3)
         for keys in (KEYS, KEYS[::-1], KEYS[1:]):
             write_keys(path, *keys)
-            time.sleep(2.2)  # members look every second
+            ids = [Key(key).id.hex() for key in keys]
+            until(lambda: all(each["keys"] == ids for each in report(cluster)))  # noqa: B023
+            recorded = tap.total
+            until(lambda: tap.total > recorded + ENOUGH)  # noqa: B023
         cluster.tell_all({"op": "fork"})
         cluster.hear_all()
         passed = tap.passed()
@@ -230,13 +249,9 @@ def check(
         sent = {
             each["me"]: said["sent"] for each, said in zip(after, cluster.hear_all(), strict=True)
         }
-        deadline = time.monotonic() + 20
-        while True:
-            final = report(cluster)
-            is_there = all(each["read"].get(who, 0) >= sent[who] for each in final for who in sent)
-            if is_there or time.monotonic() > deadline:
-                break
-            time.sleep(0.1)
+        with suppress(TimeoutError):  # what is missing is told below
+            until(lambda: all(each["read"].items() >= sent.items() for each in report(cluster)))
+        final = report(cluster)
         passed = tap.passed() - passed
     refused = sum((Counter(each["rejected"]) for each in final), Counter())
     growth = [f["memory_kb"] - m["memory_kb"] for f, m in zip(after, middle, strict=True)]
