@@ -12,7 +12,7 @@ WHOLE := tests/scenarios/test_view_scenarios.py $(addprefix tests/unit/protocols
 SMALL := tests/unit/explore $(WHOLE)
 PARTS := tests/properties tests/scenarios $(filter-out tests/unit/explore,$(wildcard tests/unit/*))
 
-.PHONY: help setup demo test check proof golden bench pictures lock clean
+.PHONY: help setup demo test check proof fuzz golden bench pictures lock clean
 help:           ## this list
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
@@ -65,14 +65,19 @@ proof-small: $(READY)
 	@$(BIN)/pytest -q -m proof $(addprefix --ignore=tests/,sim spark)
 	@$(BIN)/pytest -q --hypothesis-profile=fresh tests/properties
 
+fuzz: $(READY)  ## mutate what strangers, networks and disks hand us, for MINUTES=10
+	@$(BIN)/python tools/fuzz.py --minutes $(or $(MINUTES),10)
+
 golden: $(READY) ## is behaviour as recorded? RENEW="why" accepts it as it is, LIST=1 lists renewals, FIRST=3 runs few seeds
 	@$(BIN)/python tools/golden.py $(if $(LIST),--list) $(if $(FIRST),--first $(FIRST)) $(if $(RENEW),--renew "$(RENEW)")
 
 bench: $(READY) ## measure; prints aims, fails only if messages are lost
 	@$(BIN)/ringcast bench codec
+	@$(BIN)/ringcast bench refuse
 	@$(BIN)/ringcast bench window
 	@$(BIN)/ringcast bench ring
 	@$(BIN)/ringcast bench multicast --matrix
+	@$(BIN)/ringcast bench multicast --insecure --size 100 --size 1000 --size 10000
 	@$(BIN)/ringcast bench unicast
 	@$(BIN)/ringcast bench rtt
 	@$(BIN)/ringcast bench memory --minutes 2

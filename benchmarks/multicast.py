@@ -1,9 +1,9 @@
 """ringcast bench multicast and unicast: real processes on loopback, beside the raw ceiling.
 
 What recording costs is measured by a second group that does not record and takes turns with the
-first, and so is what reports cost, by one that acknowledges, and what a small receive buffer costs,
-by one with that of everybody; what uniform delivery costs, by plain rounds of the same group in
-turn with uniform ones.
+first. So is what reports cost, by one that acknowledges, what a small receive buffer costs, by one
+with that of everybody, and what sealing costs, by one without a key. What uniform delivery costs is
+measured by plain rounds of the same group in turn with uniform ones.
 
 The matrix is every transport, shape and size of message. One group is kept for all sizes of a
 transport and a shape. A cell that loses messages or does not end is named, and the next one has a
@@ -60,7 +60,7 @@ COLUMNS = (
     *("rate_per_member", "deliveries_per_s", "mb_per_s", "cpu_us_per_delivery", "retransmitted"),
     *("reports_per_1000", "lost", "rss_mb", "ceiling_mb_per_s", "ceiling_ratio", "rates"),
     *("messages", "recorded", *RATIOS, "plain_rates", "plain_rate_per_member"),
-    *("plain_cpu_us_per_delivery", "plain_reports_per_1000", "versions"),
+    *("plain_cpu_us_per_delivery", "cpu_ratio", "plain_reports_per_1000", "versions"),
 )
 NETWORK_COLUMNS = ("rate_per_member", "cpu_us_per_delivery", "retransmitted", "lost")
 UNICAST_COLUMNS = (
@@ -78,9 +78,11 @@ def bench_multicast(
     sizes: Sequence[Size],
     matrix: bool,
     mtu: int | None = None,
+    insecure: bool = False,
     **options: Any,
 ) -> list[Row]:
     """A report of each cell, with `failed` if it has no figures or has lost messages."""
+    options["is_beside_insecure"] = insecure
     if matrix:
         workload = Workload(deadline_s=DEADLINE_S, **options)
         cells = matrix_cells(workload, transports, members, senders, sizes)
@@ -232,7 +234,9 @@ def measure(workload: Workload, cluster: Cluster) -> Row:
             groups.append(Rounds(cluster, workload, "fifo"))
         elif workload.beside is not None:
             without: Row = {"receive_buffer": None}
-            if workload.beside != "buffer":
+            if workload.beside == "seal":
+                without = {"is_beside_insecure": False, "has_key": False}
+            elif workload.beside != "buffer":
                 without = {"record": None, "purge": "acks", "retain": None}
             simple = replace(workload, **without)
             groups.append(Rounds(stack.enter_context(simple.cluster()), simple, simple.guarantee))
@@ -245,6 +249,8 @@ def measure(workload: Workload, cluster: Cluster) -> Row:
     for plain in others:
         row |= {f"plain_{name}": figure for name, figure in plain.items()}
         row[f"{workload.beside}_ratio"] = round(rate / plain["rate_per_member"], 3)
+        cost = row["cpu_us_per_delivery"] / plain["cpu_us_per_delivery"]
+        row["cpu_ratio"] = round(cost, 3)
         row["lost"] += plain["lost"]
     row |= {
         "guarantee": workload.guarantee,

@@ -36,7 +36,7 @@ SIZE = Size(1000)
 MEMBERS_MAX = 16
 RUNS_MAX = 1000
 
-RATIOS = ("record_ratio", "uniform_ratio", "stability_ratio", "buffer_ratio")
+RATIOS = ("record_ratio", "uniform_ratio", "stability_ratio", "buffer_ratio", "seal_ratio")
 """Beside what a workload is measured, if anything."""
 
 
@@ -88,6 +88,10 @@ class Workload:
     receive_buffer: int | None = None
     """Bytes of socket buffer that each member asks for; None: as by default. Measured beside the
     same workload with the default."""
+    has_key: bool = True
+    """The group is sealed, as by default."""
+    is_beside_insecure: bool = False
+    """Measured beside the same workload without a key."""
     deadline_s: float = DEADLINE_S
     """How long a round may take before it counts as stuck."""
 
@@ -123,6 +127,7 @@ class Workload:
         costs = {
             "record": ("recording", self.record is not None),
             "buffer": ("a receive buffer", has_buffer),
+            "seal": ("sealing", self.is_beside_insecure),
             "uniform": ("uniform", self.guarantee == "uniform" and not has_buffer),
             "stability": ("stability", self.purge != "acks" and not has_buffer),
         }
@@ -157,6 +162,7 @@ class Workload:
             config={"stability": self.stability},
             transport=self.transport,
             receive_buffer_bytes=self.receive_buffer,
+            insecure=not self.has_key,
         )
 
     def tasks(self, per_sender: int, guarantee: str) -> list[dict[str, Any]]:

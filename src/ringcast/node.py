@@ -680,7 +680,7 @@ class Node:
             self._run_to_completion(now)
 
     def _reject(self, error: DecodeError) -> None:
-        reason = error.reason.value
+        reason = error.reason._value_
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
     def _catch_up(self, state: StateTransfer, now: int) -> None:

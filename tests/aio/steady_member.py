@@ -92,7 +92,7 @@ async def _member(place: dict[str, Any], commands: Commands) -> None:
         place["group"],
         name=place["name"],
         listen=place["listen"],
-        insecure=True,
+        key=bytes(range(32)),
         discovery=DirectorySource(place["meet"]),
         transport=place["transport"],
         membership=MembershipConfig(**place["membership"]),

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ringcast.aio.group import Group
 
 ONE, OTHER = bytes(range(32)), bytes(32)
-REFUSED = re.compile(r"refused \d+ datagrams? from 10\.9\.\d\.2:7800 with key id ")
+REFUSED = re.compile(r"refused \d+ datagrams? from 10\.9\.\d\.\d:\d+ .*with key id ")
 
 
 def key_file(path: Path, *keys: bytes) -> Path:

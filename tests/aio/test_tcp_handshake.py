@@ -77,8 +77,8 @@ def test_who_has_another_key_or_none_is_known_by_that() -> None:
     ours = handshake(ONE)
     challenge = body(ours.challenge())
     for theirs, reason, key_id in (
-        (handshake(OTHER), Reject.KEY, OTHER.id.hex()),
-        (Handshake(), Reject.UNSEALED, ""),
+        (handshake(OTHER), Reject.KEY, OTHER.id),
+        (Handshake(), Reject.UNSEALED, b""),
     ):
         with pytest.raises(Refused) as caught:
             ours.check(body(theirs.hello(Hello(A, 1), B, challenge)), [B], challenge)
@@ -165,6 +165,24 @@ def test_a_recorded_hello_is_not_believed_again() -> None:
         assert mesh.rejected == {Reject.SEAL.value: 1}
         mesh.send(b"for the first", raw.address)
         assert await read_frame(first) == b"for the first"
+
+    with_stack(test)
+
+
+def test_without_a_key_a_hello_is_believed() -> None:
+    """So the proof is what keeps a stranger from what is meant for a member."""
+
+    async def test(stack: ExitStack) -> None:
+        mesh = Mesh()
+        stack.callback(mesh.close)
+        raw = Raw(stack)
+        first = await raw.connect(mesh, hello(raw.address) + framed(b"I am known"))
+        await until(lambda: mesh.got == [b"I am known"])
+        again = await raw.connect(mesh, hello(raw.address, 2) + framed(b"I pose"))
+        await until(lambda: mesh.got == [b"I am known", b"I pose"])
+        mesh.send(b"for the first", raw.address)
+        assert await read_frame(again) == b"for the first"
+        first.close()
 
     with_stack(test)
 

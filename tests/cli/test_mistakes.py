@@ -90,7 +90,7 @@ MISTAKES: list[tuple[str, str]] = [
     # The network
     (
         "join x --member 127.0.0.1:1 --must-exist",
-        r"nobody answered at 127\.0\.0\.1:1: is group 'x' running\?",
+        r"nobody answered at 127\.0\.0\.1:1: is group 'x' running, with this key \(id \w{8}\)\?",
     ),
     ("join x --listen USED", r"cannot listen on 127\.0\.0\.1:\d+: Address already in use"),
     (
@@ -161,6 +161,7 @@ def test_a_runtime_directory_that_may_not_be_written_to(command: str, directory:
         (directory / "ringcast").chmod(0o700)
     assert (result.returncode, result.stdout) == (2, "")
     assert re.fullmatch(
-        rf"ringcast: cannot (write to|look into) {directory}/ringcast/\w+: Permission denied\n",
+        rf"ringcast: cannot (make key file|look into) {directory}/ringcast/\w+(/group\.key)?: "
+        r"Permission denied\n",
         result.stderr,
     )

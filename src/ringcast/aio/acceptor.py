@@ -59,6 +59,7 @@ class Acceptor:
                 self._pause.cancel()
                 self._pause = None
             self._loop.remove_reader(self.sock.fileno())
+            self._loop = None
 
     def close(self) -> None:
         self.stop()
@@ -66,8 +67,9 @@ class Acceptor:
 
     def surplus(self) -> Link | None:
         """Who must go: there are too many."""
-        newest = next(reversed(self.strangers))
-        same = [link for link in self.strangers if link.host == newest.host]
+        hosts = {link: link.source.host for link in self.strangers if link.source}
+        newest = hosts[next(reversed(hosts))]
+        same = [link for link, host in hosts.items() if host == newest]
         if len(same) > STRANGERS_OF_HOST_MAX:
             return same[0]
         return next(iter(self.strangers)) if len(self.strangers) > STRANGERS_MAX else None
@@ -93,7 +95,7 @@ class Acceptor:
                 self._loop.remove_reader(self.sock.fileno())
                 self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._accept_on)
                 return
-            link = Link(sock, is_ours=False, host=source[0])
+            link = Link(sock, is_ours=False, source=Address(*source[:2]))
             self.strangers[link] = None
             self._take(link)
 

@@ -86,7 +86,7 @@ def _find(view: View | None, text: str) -> Member:
 
 def _top(group: Group, driver: Driver) -> dict[str, object]:
     now = time.monotonic_ns()
-    node = driver.node
+    node, stats = driver.node, group.stats()
     return {
         "at_ns": now,
         "sent": [
@@ -117,8 +117,8 @@ def _top(group: Group, driver: Driver) -> dict[str, object]:
             }
             for peer, sender in node.unicast.senders.items()
         ],
-        "rejected": group.stats()["rejected"],
-        "transport": group.stats()["transport"],
+        "rejected": stats["rejected"],
+        "transport": stats["transport"],
         "reasons": group.explain(),
     }
 

@@ -46,7 +46,7 @@ PROOF_BYTES: Final = len(_MARK) + _PROOF.size
 class Refused(Malformed):
     """A hello that proves nothing."""
 
-    def __init__(self, reason: Reject, key_id: str, address: Address | None) -> None:
+    def __init__(self, reason: Reject, key_id: bytes, address: Address | None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.key_id = key_id
@@ -114,15 +114,15 @@ class Handshake:
         if self.keys is None:
             return Hello.decode(body)
         if not body.startswith(_MARK):
-            raise Refused(Reject.UNSEALED, "", Hello.decode(body).address)
+            raise Refused(Reject.UNSEALED, b"", Hello.decode(body).address)
         hello = Hello.decode(body[PROOF_BYTES:])
         key_id, proof = _PROOF.unpack_from(body, len(_MARK))
         key = next((key for key in self.keys.keys if key.id == key_id), None)
         if key is None:
-            raise Refused(Reject.KEY, key_id.hex(), hello.address)
+            raise Refused(Reject.KEY, key_id, hello.address)
         proofs = [self._mac(key, challenge, body[PROOF_BYTES:], address) for address in own]
         if not any(hmac.compare_digest(proof, each) for each in proofs):
-            raise Refused(Reject.SEAL, "", hello.address)
+            raise Refused(Reject.SEAL, b"", hello.address)
         return hello
 
     def _mac(self, key: Key, challenge: bytes, hello: bytes, dest: Address) -> bytes:

@@ -126,8 +126,7 @@ class Lock:
     def refuse(self, error: DecodeError) -> None:
         """A datagram that came just now was not opened."""
         if error.reason in TOLD:
-            key_id = self.envelope.foreign.hex()
-            self.keys.refusals.note(error.reason, key_id, self._transport.source)
+            self.keys.refusals.note(error.reason, self.envelope.foreign, self._transport.source)
             self._transport.notes_sources = self._is_watching = True
 
     def look(self, now: int) -> None:

@@ -40,7 +40,6 @@ class Link:
         "begun_at",
         "challenge",
         "deadline",
-        "host",
         "is_connected",
         "is_made",
         "is_ours",
@@ -50,17 +49,20 @@ class Link:
         "rank",
         "rest",
         "sock",
+        "source",
         "tail",
     )
 
-    def __init__(self, sock: socket.socket, *, is_ours: bool, host: str = "") -> None:
+    def __init__(
+        self, sock: socket.socket, *, is_ours: bool, source: Address | None = None
+    ) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.is_ours = is_ours
         """Opened here."""
-        self.host = host
-        """Where it comes from."""
+        self.source = source
+        """Where it comes from, if somebody else has opened it."""
         self.is_made = not is_ours
         """There is a connection; what comes first may still be to come."""
         self.is_connected = not is_ours

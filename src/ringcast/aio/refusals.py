@@ -19,11 +19,12 @@ KINDS_MAX = 16
 ADDRESSES_MAX = 64
 MINUTE_NS = 60_000_000_000
 
-TOLD = frozenset({Reject.KEY, Reject.UNSEALED, Reject.SALTS})
+TOLD = (Reject.KEY, Reject.UNSEALED, Reject.SALTS)
 """What somebody can do something about."""
 
-Kind: TypeAlias = tuple[Reject, str]
-"""The reason, and with another key its id."""
+Kind: TypeAlias = tuple[str, bytes]
+"""The reason, and with another key its id. Not as a Reject: that takes longer to look up, and
+strangers may send many."""
 
 
 class _Count:
@@ -44,10 +45,10 @@ class Refusals:
         self._told_at: int | None = None
         self._is_waiting = False
 
-    def note(self, reason: Reject, key_id: str = "", source: Address | None = None) -> None:
+    def note(self, reason: Reject, key_id: bytes = b"", source: Address | None = None) -> None:
         if reason not in TOLD:
             return
-        kind = (reason, key_id if reason is Reject.KEY else "")
+        kind = (reason._value_, key_id if reason is Reject.KEY else b"")
         count = self._now.get(kind)
         if count is None:
             if len(self._now) >= KINDS_MAX:
@@ -73,7 +74,8 @@ class Refusals:
 
     def _sentences(self, own_id: str) -> Iterator[str]:
         for kind in self._before | self._now:
-            reason, key_id = kind
+            value, key_id = kind
+            reason = Reject(value)
             counts = [each[kind] for each in (self._before, self._now) if kind in each]
             addresses = list({at: None for count in counts for at in count.addresses})
             where = f" from {addresses[0]}" if addresses else ""
@@ -81,7 +83,7 @@ class Refusals:
                 where += f" and {len(addresses) - 1} other address" + "es" * (len(addresses) > 2)
             total = sum(count.total for count in counts)
             what = {
-                Reject.KEY: f"with key id {key_id} (ours is {own_id})",
+                Reject.KEY: f"with key id {key_id.hex()} (ours is {own_id})",
                 Reject.UNSEALED: f"that were not sealed (this group has a key, id {own_id})",
                 Reject.SALTS: "of too many unknown senders: somebody may make them up",
             }[reason]

@@ -197,7 +197,7 @@ def runtime_directory() -> Path:
     if not _is_own(path):
         raise UsageError(
             f"{path} is not a directory that belongs to this user alone (mode 0700): remove it, "
-            f"or say where members meet with discovery=DirectorySource(…)"
+            f"or say where members meet (discovery=, members=) and with which key (key=)"
         )
     return path
 

@@ -426,7 +426,9 @@ class TcpMesh(Transport):
     def _reject(self, link: Link, refused: Refused) -> None:
         reason, said = refused.reason, refused.address
         self.rejected[reason.value] = self.rejected.get(reason.value, 0) + 1
-        source = said if said is not None and said.host == link.host else None
+        source = link.source  # and if it listens there too, the port where it does
+        if source is not None and said is not None and said.host == source.host:
+            source = said
         if self._handshake.keys is not None:
             self._handshake.keys.refusals.note(reason, refused.key_id, source)
 

@@ -20,6 +20,7 @@ for all who receive it.
     a counter that was seen, or is 65 000 behind        refused: it is a copy
     a tag that is not right                             refused
     another sender than the salt is pinned to           refused
+    a sender that is pinned to another salt             refused: an incarnation has one
 Of the salts that open, the 1024 used last are kept: those of the view stay. So are those of a key
 that was removed: should it come back, copies are still known.
 """
@@ -144,6 +145,7 @@ class Envelope:
         self._group = group
         self._channels: dict[bytes, _Channel] = {}
         self._retired: dict[bytes, _Channel] = {}  # of keys that were removed
+        self._salts: dict[bytes, bytes] = {}  # by identity
         self._since = -DERIVING_NS
         self._derived = 0  # since then
         self.foreign = b""
@@ -222,12 +224,15 @@ class Envelope:
             opened = aead.decrypt(_NONCE_PAD + head[_WHOSE:], datagram[_HEAD_BYTES:], head)
         except InvalidTag:
             raise DecodeError(Reject.SEAL) from None
-        identity = opened[: _IDENTITY_AT + 1 + opened[_IDENTITY_AT]]
+        identity, salt = opened[: _IDENTITY_AT + 1 + opened[_IDENTITY_AT]], head[8:24]
+        if self._salts.setdefault(identity, salt) != salt:
+            raise DecodeError(Reject.POSES)
         channel = _Channel(key, aead, epoch, identity)
         channel.see(counter)
         channel.used = now
         if len(self._channels) >= SALTS_MAX:
-            del self._channels[min(self._channels, key=lambda whose: self._channels[whose].used)]
+            oldest = min(self._channels, key=lambda whose: self._channels[whose].used)
+            self._salts.pop(self._channels.pop(oldest).identity, None)
         self._channels[head[:_WHOSE]] = channel
         return opened
 

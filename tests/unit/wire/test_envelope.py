@@ -89,6 +89,18 @@ def test_a_salt_is_of_one_member() -> None:
     assert receiver.open(sender.seal(datagram("a", 2)), 0) == datagram("a", 2)
 
 
+def test_a_member_has_one_salt() -> None:
+    """Who has the key and comes later does not pass for a member that is known."""
+    member, poser, receiver = envelope(1), envelope(3), envelope(2)
+    receiver.open(member.seal(datagram("a")), 0)
+    assert refusal(receiver, poser.seal(datagram("a", 2))) is Reject.POSES
+    assert refusal(receiver, poser.seal(datagram("a", 3)), 1) is Reject.POSES
+    assert receiver.open(poser.seal(datagram("b")), 2) == datagram("b")
+    member.use_keys([OTHER])
+    receiver.use_keys([OTHER, ONE])
+    assert receiver.open(member.seal(datagram("a", 4)), 3) == datagram("a", 4)
+
+
 def test_keys_are_exchanged_without_a_loss() -> None:
     """Add the new one everywhere, seal with it, remove the old one."""
     one, two = envelope(1), envelope(2)
@@ -103,12 +115,12 @@ def test_keys_are_exchanged_without_a_loss() -> None:
 
 
 def test_a_copy_of_a_process_seals_with_another_salt() -> None:
-    sender, receiver = envelope(1), envelope(2)
+    sender = envelope(1)
     first = sender.seal(datagram())
     sender.renew(bytes(16))
     again = sender.seal(datagram())
     assert first[32:] != again[32:]
-    assert receiver.open(first, 0) == receiver.open(again, 0) == datagram()
+    assert envelope(2).open(first, 0) == envelope(2).open(again, 0) == datagram()
 
 
 def test_another_key_is_derived_after_so_many_datagrams() -> None:
@@ -183,13 +195,14 @@ def test_copies_are_known_also_when_a_key_was_removed_and_came_back() -> None:
 def test_the_salts_used_last_are_kept() -> None:
     receiver = envelope(0)
     senders = [envelope(salt) for salt in range(1, SALTS_MAX + 2)]
-    first = [sender.seal(datagram()) for sender in senders]
+    first = [sender.seal(datagram(str(at))) for at, sender in enumerate(senders)]
     for number, sealed in enumerate(first):
         receiver.open(sealed, number * SECOND)
-        receiver.open(senders[0].seal(datagram()), number * SECOND + 1)
+        receiver.open(senders[0].seal(datagram("0")), number * SECOND + 1)
     assert len(receiver._channels) == SALTS_MAX
     assert refusal(receiver, first[0]) is Reject.REPLAY
     assert refusal(receiver, first[-1]) is Reject.REPLAY
+    assert len(receiver._salts) == SALTS_MAX
 
 
 def test_a_key_stands_in_no_text() -> None:

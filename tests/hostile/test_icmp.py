@@ -1,0 +1,82 @@
+"""Anybody on the network can say that a port is unreachable. That excludes nobody who lives."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from aio.loopback_groups import read, until
+from aio.namespace import in_own_network, open_tunnel
+from ringcast import MembershipConfig, join
+from ringcast.aio.loop import run
+
+if TYPE_CHECKING:
+    from ringcast import Group
+    from ringcast.model import Address
+
+HERE = "10.1.0.1"
+KEY = bytes(range(32))
+BURST = 500
+UNREACHABLE, PORT = 3, 3
+
+
+def unreachable(source: Address, dest: Address) -> bytes:
+    """Says to `source` that nobody listens at `dest`."""
+    udp = struct.pack("!HHHH", source.port, dest.port, 60, 0)
+    ip = struct.pack(
+        *("!BBHHHBBH4s4s", 0x45, 0, 20 + 60, 1, 0, 64, socket.IPPROTO_UDP, 0),
+        *(socket.inet_aton(source.host), socket.inet_aton(dest.host)),
+    )
+    body = ip + udp + bytes(32)
+    head = struct.pack("!BBHI", UNREACHABLE, PORT, 0, 0)
+    return struct.pack("!BBHI", UNREACHABLE, PORT, checksum(head + body), 0) + body
+
+
+def checksum(data: bytes) -> int:
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = (total >> 16) + (total & 0xFFFF)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+@in_own_network
+def test_forged_icmp_excludes_nobody() -> None:
+    open_tunnel(HERE)
+
+    async def exchange(groups: list[Group]) -> None:
+        views = [group.view for group in groups]
+        with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as sock:
+            for _ in range(BURST):
+                for group in groups:
+                    for other in groups:
+                        if other is not group:
+                            said = unreachable(group.me.address, other.me.address)
+                            sock.sendto(said, (HERE, 0))
+                await asyncio.sleep(0.002)
+        stats: list[Any] = [group.stats()["transport"] for group in groups]
+        assert any(each["refused"] for each in stats)  # so it was heard
+        await groups[0].send(b"all here")
+        for group in groups[1:]:
+            assert [payload for _, payload in await read(group, 1)] == [b"all here"]
+        assert [group.view for group in groups] == views
+
+    async def main() -> None:
+        patient = MembershipConfig(verify_s=1.0, suspect_after_s=10.0)
+        async with AsyncExitStack() as stack:
+            groups: list[Group] = []
+            for name in "ABC":
+                joining = join(
+                    *("test",),
+                    name=name,
+                    listen=f"{HERE}:0",
+                    members=[str(group.me.address) for group in groups],
+                    key=KEY,
+                    membership=patient,
+                )
+                groups.append(await stack.enter_async_context(joining))
+            await until(lambda: all(len(group.view) == 3 for group in groups))
+            await asyncio.wait_for(exchange(groups), 30)
+
+    run(main())
