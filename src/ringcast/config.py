@@ -270,8 +270,8 @@ class UnicastConfig:
     """Bytes that may be in flight to one member; half of it may be under way."""
 
     ack_interval_s: float = internal(0.002)
-    """At most one acknowledgement in this time, and at the latest this long after a message was
-    taken. Longer saves acks; the window must last that long."""
+    """A message is acknowledged at the latest this long after it was taken; sooner, when a quarter
+    of the window was. Longer saves acks of slow streams."""
 
     xmit_interval_s: float = internal(0.5)
     """The repair tick τ: on every second one without progress the last message is retransmitted."""

@@ -11,6 +11,7 @@ import asyncio
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
+from ringcast.aio.gathering import Gathering
 from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
 from ringcast.errors import Reject
@@ -94,7 +95,8 @@ class Driver:
         self._is_turn_due = False
         self._has_spoken = False  # asked or answered, in this turn
         self._is_look_due = False  # there may be messages that the owner has not been told of
-        self._is_open = True
+        self.is_open = True
+        self.gathering = Gathering(self)
 
     def now(self) -> int:
         """What the node's time is."""
@@ -118,10 +120,11 @@ class Driver:
 
     def send(self, payloads: Sequence[bytes], stream: Stream, to: Member | None) -> int:
         """How many were accepted. Sends of one turn of the loop share datagrams."""
+        self.gathering.settle()
         now = self._clock()
         accepted = self.node.send(payloads, now, stream=stream, to=to)
         self._is_look_due = True
-        self._end_turn_soon()
+        self.end_turn_soon()
         return accepted
 
     def ask(self, to: Member, number: int, payload: bytes) -> None:
@@ -149,10 +152,10 @@ class Driver:
         self._after_taking(now)
 
     def _after_taking(self, now: int) -> None:
-        if self._is_open:
+        if self.is_open:
             self._send_datagrams(now)
             self._is_look_due = True
-            self._end_turn_soon()
+            self.end_turn_soon()
 
     @property
     def has_room(self) -> bool:
@@ -175,7 +178,7 @@ class Driver:
         """This state, or the rest of it, is not to be had here."""
         now = self._clock()
         self.node.refuse_state(transfer, now)
-        if self._is_open:
+        if self.is_open:
             self._after_input(now)
 
     def sync(self, peer: Member) -> None:
@@ -186,14 +189,16 @@ class Driver:
 
     def leave(self, within_s: float) -> None:
         """Go in good order; Closed follows within that time."""
+        self.gathering.settle()
         now = self._clock()
         self.node.leave(now, now + round(within_s * 1e9))
         self._after_input(now)
 
     def close(self) -> None:
         """Be gone at once. Whoever has opened the transport closes it."""
-        if self._is_open:
-            self._is_open = False
+        if self.is_open:
+            self.gathering.settle()
+            self.is_open = False
             self._source.unregister()
             self.transport.stop()
             if self._spinner is not None:
@@ -209,6 +214,7 @@ class Driver:
                 self._observer.stop(now, timeout_s=0.0)  # a disk may be slow: not in the event loop
 
     def explain(self) -> list[str]:
+        self.gathering.settle()
         now = self._clock()
         reasons = self.node.explain(now)
         if not self.has_room:
@@ -238,6 +244,7 @@ class Driver:
         return found
 
     def stats(self) -> dict[str, object]:
+        self.gathering.settle()
         return {
             **self.node.stats(),
             "rejected": self.rejected,
@@ -248,6 +255,7 @@ class Driver:
     # Inputs
 
     def _on_readable(self) -> None:
+        self.gathering.settle()
         now = self._clock()
         opened = self._opened(now)
         first = next(opened, ())
@@ -284,7 +292,7 @@ class Driver:
             self._is_turn_due = is_turn_due
             if self._spinner is not None:
                 self._spinner.stay_awake()
-            other = next(others, None) if self._is_open else None
+            other = next(others, None) if self.is_open else None
             if other is not None:
                 self._receive(chain((other,), others), self._clock())
             elif not is_turn_due:
@@ -292,6 +300,7 @@ class Driver:
 
     def _on_timer(self) -> None:
         self._timer = None
+        self.gathering.settle()
         # Never early: the loop's clock and ours may differ by a rounding.
         now = max(self._clock(), self._timer_at)
         self.node.handle_timeout(now)
@@ -299,6 +308,7 @@ class Driver:
 
     def _look(self) -> None:
         """Who is in the group asks seldom, and only its coordinator: it alone looks further."""
+        self.gathering.settle()
         membership = self.membership
         delay = LOOK_AGAIN_S if membership.is_member else LOOK_S
         self._look_timer = self.loop.call_later(delay, self._look)
@@ -314,17 +324,24 @@ class Driver:
         if not self._has_spoken:
             self._has_spoken = True
             self._send_datagrams(now)
-        self._end_turn_soon()
+        self.end_turn_soon()
 
-    def _end_turn_soon(self) -> None:
+    def end_turn_soon(self) -> None:
         """Whoever waits goes first; then what is left to do is done, once for all of this turn."""
         if not self._is_turn_due:
             self._is_turn_due = True
             self.loop.call_soon(self._end_turn)
 
+    def send_datagrams(self) -> None:
+        """What is ready to leave does."""
+        if self.is_open:
+            self._send_datagrams(self._clock())
+
     def _end_turn(self) -> None:
+        self._is_turn_due = True  # what is sent now leaves now
+        self.gathering.settle()
         self._is_turn_due = self._has_spoken = False
-        if self._is_open:
+        if self.is_open:
             now = self._clock()
             waiting = self.node.effects
             has_news = bool(waiting.events or self.transport.hints)
@@ -340,11 +357,12 @@ class Driver:
     # Outputs
 
     def _after_input(self, now: int) -> None:
+        self.gathering.settle()
         self._take_hints(now)
         self._tell(self.node.take_events(0, now))
         self._look_for_messages()
         self._send_datagrams(now)
-        self._end_turn_soon()
+        self.end_turn_soon()
 
     def _look_for_messages(self) -> None:
         self._is_look_due = False
@@ -369,6 +387,7 @@ class Driver:
             others = [member.address for member in view if member != me]
             self._dests = others if group is None else [group]
         if self.transport.datagram_bytes != self._datagram_bytes:
+            self.gathering.settle()  # it was measured by what datagrams took
             self._datagram_bytes = self.transport.datagram_bytes
             self.node.set_datagram_bytes(self._datagram_bytes)
         datagrams = self.node.take_datagrams(now)

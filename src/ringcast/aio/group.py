@@ -124,6 +124,7 @@ class Group:
         self._queues: list[SendQueue] = []
         """Where threads have put messages that are not in the window yet."""
         self._driver = place.drive(self, must_exist=must_exist)
+        self._gathering = self._driver.gathering
         self._probe: Probe | None = None
         self._metrics: Metrics | None = None
         self._read_queue = ReadQueue(self.me)
@@ -206,6 +207,8 @@ class Group:
         With `receipt=True` a Receipt is returned: `await receipt.delivered()` ends when the other
         members of the view that the message was sent in have delivered it.
         """
+        if to is None and guarantee == "fifo" and not receipt and self._gathering.add(payload):
+            return None
         outgoing = Outgoing([payload], wants_receipt=receipt)
         await self._send(outgoing, self._check_target(to, guarantee), to)
         return outgoing.receipt
@@ -255,6 +258,8 @@ class Group:
     ) -> bool:
         """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised, and
         so is Undeliverable."""
+        if to is None and guarantee == "fifo" and self._gathering.add(payload):
+            return True
         stream = self._check_target(to, guarantee)
         self._check_open()
         return self._is_in and self._driver.send([payload], stream, to) == 1
@@ -396,6 +401,7 @@ class Group:
         GroupClosed if this member is out of its group before they have.
         """
         self._check_open()
+        self._gathering.settle()
         node = self._driver.node
         pending = [self._receipts.of(number) for number in node.ask_flush()]
         if pending and node.config.multicast.stability is not None:
@@ -416,6 +422,7 @@ class Group:
         For a group with stability rounds (`stability`), where it would come with the next interval
         anyway. UsageError in a group that acknowledges: there nothing waits for a report."""
         self._check_open()
+        self._gathering.settle()
         self._driver.node.stabilize(self._driver.now())
         self._driver.take(0)
 

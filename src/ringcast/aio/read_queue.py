@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ringcast.aio.state import SnapshotMarker
 from ringcast.events import (
@@ -33,6 +33,8 @@ NOTICES_MAX = 1024
 Loss: TypeAlias = Undeliverable | GapSkipped | StateLost
 Notice: TypeAlias = ViewInstalled | Loss
 Guarantee: TypeAlias = Literal["fifo", "uniform"]
+
+_UNIFORM: Final = Stream.UNIFORM  # to look up a member of an Enum takes Python a while
 
 log = logging.getLogger("ringcast")
 
@@ -102,24 +104,20 @@ class ReadQueue:
     def take_message(self) -> Message | None:
         """The next message; notices before it are passed over. None: there is none, or a marker
         is first."""
+        at = self._read_of_first
         delivered = self._first_messages()
         if delivered is None:
             return None
         run = delivered.run
-        at = self._read_of_first
         if at + 1 < len(run.payloads):
             self._read_of_first = at + 1
         else:
             self._read_of_first = 0
             self._items.popleft()
-        return Message(
-            delivered.sender,
-            run.payloads[at],
-            run.first + at,
-            delivered.view_id,
-            delivered.epoch > 0,
-            "uniform" if run.stream is Stream.UNIFORM else "fifo",
-        )
+        guarantee: Guarantee = "uniform" if run.stream is _UNIFORM else "fifo"
+        is_mine = delivered.epoch > 0
+        payload, seqno = run.payloads[at], run.first + at
+        return Message(delivered.sender, payload, seqno, delivered.view_id, is_mine, guarantee)
 
     def take_run(self) -> Delivered | None:
         """The next messages of one sender; notices before them are passed over."""

@@ -38,7 +38,7 @@ from ringcast.protocols.receipts import OPEN, Receipts
 from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
 from ringcast.window.fragmenter import Fragmenter
-from ringcast.window.windows import SendWindow, room_of
+from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow, room_of
 from ringcast.wire.frames import Commit, Data, Watermark
 
 if TYPE_CHECKING:
@@ -123,6 +123,16 @@ class MulticastSender:
         self._limit_bytes()
 
     # Inputs
+
+    def room(self) -> tuple[int, int, int]:
+        """For how many more messages there surely is room, of how many bytes together, and of how
+        many each. None, while somebody waits for room."""
+        window = self.window
+        if self.is_blocked or self.fragments.rest or window.datagram_bytes < DATAGRAM_OVERHEAD:
+            return 0, 0, 0
+        # However they share datagrams, all but the last are full enough to be charged as bytes.
+        room_bytes = window.max_bytes - window.charged - DATAGRAM_OVERHEAD
+        return window.room, room_bytes, self.fragments.largest
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         """How many messages were accepted, from the first on."""

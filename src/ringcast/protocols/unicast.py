@@ -207,15 +207,12 @@ class ReliableUnicast(Layer):
             if to not in self.group.view:
                 raise Undeliverable(to, 0, 1, 0, f"{to} is not in the view: nothing was sent to it")
             self._epoch += 1
-            entry = self.senders[to] = self.sender(
-                to,
+            conn, sizes = (
                 Conn(self._epoch, FIRST_CONN_ID),
-                self.config,
-                self._fragment_bytes,
-                self._datagram_bytes,
-                now,
-                self.deadlines.owner(self._owner("to", to)),
+                (self._fragment_bytes, self._datagram_bytes),
             )
+            timers = self.deadlines.owner(self._owner("to", to))
+            entry = self.senders[to] = self.sender(to, conn, self.config, *sizes, now, timers)
         accepted = entry.send(payloads, now, out)
         if accepted < len(payloads) and to not in self.group.view:
             if not accepted:
@@ -358,7 +355,7 @@ class ReliableUnicast(Layer):
                 events.append(Delivered(self.me, own, self.group.view.id, LOOPBACK_EPOCH))
                 limit -= len(own.payloads)
             else:
-                limit -= self._take_from(self.receivers[peer], limit, now, events)
+                limit -= self._take_from(self.receivers[peer], limit, now, events, out)
         return events
 
     def take_own(self, out: Effects) -> list[Event]:
@@ -381,17 +378,14 @@ class ReliableUnicast(Layer):
         messages: list[tuple[Member, bytes]] = []
         if self.group.view is None:
             return messages
-        for peer, entry in self.receivers.items() if self._ready else ():
-            window, assembler = entry.window, entry.assembler
-            if peer not in self._ready:
-                continue
-            first = window.delivered + 1
-            payloads = entry.take_ready(window.ready, now)
-            if not assembler.is_idle:
-                runs = assembler.assemble(first, payloads)
+        for peer in [peer for peer in self.receivers if peer in self._ready] if self._ready else ():
+            entry = self.receivers[peer]
+            first = entry.window.delivered + 1
+            payloads = self._take(entry, entry.window.ready, now, out)
+            if not entry.assembler.is_idle:
+                runs = entry.assembler.assemble(first, payloads)
                 payloads = [payload for _, run in runs for payload in run]
             messages += [(peer, payload) for payload in payloads]
-            self._note_ready(entry)
         if self.loopback.ready:
             own = self._take_own(self.loopback.ready, out)
             messages += [(self.me, payload) for payload in own.payloads]
@@ -756,17 +750,25 @@ class ReliableUnicast(Layer):
         start = self._turn = self._turn % len(peers) if peers else 0
         return peers[start:] + peers[:start] if start else peers
 
-    def _take_from(self, entry: UnicastReceiver, limit: int, now: int, events: list[Event]) -> int:
+    def _take_from(
+        self, entry: UnicastReceiver, limit: int, now: int, events: list[Event], out: Effects
+    ) -> int:
         """How many messages were taken."""
         assert self.group.view is not None
         first = entry.window.delivered + 1
-        payloads = entry.take_ready(limit, now)
-        self._note_ready(entry)
+        payloads = self._take(entry, limit, now, out)
         view_id, epoch = self.group.view.id, entry.conn.epoch
         deliver(entry.peer, Stream.FIFO, entry.assembler, first, payloads, view_id, events, epoch)
         lost = entry.assembler.take_given_up()
         events += [GapSkipped(entry.peer, epoch, seqno, seqno) for seqno in lost]
         return len(payloads)
+
+    def _take(self, entry: UnicastReceiver, limit: int, now: int, out: Effects) -> list[bytes]:
+        payloads = entry.take_ready(limit, now)
+        if entry.is_ack_due:
+            entry.flush_ack(self._allowance(now), out)
+        self._note_ready(entry)
+        return payloads
 
     def _note_ready(self, entry: UnicastReceiver) -> None:
         """Messages may have come into this window, or gone from it."""

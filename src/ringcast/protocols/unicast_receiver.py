@@ -6,8 +6,9 @@ On UnicastData of the current connection: buffer what fits the window. New data 
 On take: the application pulls, in order and without gaps; only then is a message acknowledged.
 On UnicastData of one whole message that is next, where nothing waits and nothing is missing, if who
     reads it takes it at once: admission and take are one step, and the window only counts it.
-One ack per `ack_interval_s`, cumulative, for what was taken, however many causes there are. (The
-    note's "min time between successive acks"; below half a tick, or the sender would resend.)
+One ack for what was taken, cumulative, however many causes there are: as soon as it is a quarter of
+    the window or of what the sender was allowed, which does not stand still then; and for the tail
+    after `ack_interval_s` (below half a tick, or the sender would resend).
 Whenever repair.py says so: ask for what is missing, by timer, so that all that is proved in one
     turn shares a request.
 On SyncOk, if it answers our sync request: go on after `low` on the new connection, keep what is
@@ -27,7 +28,7 @@ from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
 from ringcast.window.assembler import PART_BYTES_MIN, Assembler
-from ringcast.window.windows import ReceiveWindow
+from ringcast.window.windows import DATAGRAM_OVERHEAD, ReceiveWindow
 from ringcast.wire.frames import UnicastAck, UnicastNack
 from ringcast.wire.limits import NACK_RANGES_MAX
 
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from ringcast.core.shared import Timers
     from ringcast.model import Conn, Member
     from ringcast.wire.frames import SyncOk, UnicastData
+
+
+ACK_MESSAGES_MIN: Final = 64
+ACK_BYTES_MIN: Final = 1 << 16
+"""An ack is a datagram, and due at once for no less than this. Small windows wait for the clock."""
 
 
 class Timer(Named):
@@ -104,6 +110,10 @@ class UnicastReceiver:
         self._expiry = round(config.expiry_s * 1e9)
         self._linger = round(config.close_s * 1e9)
         self._acked = offset
+        self._ack_every = max(ACK_MESSAGES_MIN, config.capacity // 4)
+        self._allowed = config.in_flight_bytes  # bytes, as told in the last ack
+        self._delivered_bytes = 0  # since then
+        self._datagrams = 0  # since then
         self._timers = timers
         self._refresh(now)
 
@@ -114,6 +124,7 @@ class UnicastReceiver:
     ) -> None:
         """A run of this datagram; without a number, it is one of its own."""
         self.last_data = now
+        self._datagrams += 1
         had_gaps = self.repair.has_gaps
         new = accept(data, self.window, self.assembler, self.repair, now, datagram)
         if new:
@@ -148,10 +159,20 @@ class UnicastReceiver:
             if self.repair.announced > self.repair.known:
                 self.repair.window_moved(self.window, now)
                 self._arm_repair()
+            self._delivered_bytes += sum(map(len, payloads))
             self._ack_later(now)
             if self.state is State.CLOSING and not self.window.ready:
                 self._timers.arm_if_idle(Timer.IDLE, now + self._linger)
         return payloads
+
+    @property
+    def is_ack_due(self) -> bool:
+        """So much was taken that the sender may soon stand still. Where it is allowed little, small
+        datagrams count as it is charged for them."""
+        taken = self.window.delivered - self._acked
+        charged = max(self._delivered_bytes, self._datagrams * DATAGRAM_OVERHEAD)
+        is_much = charged >= max(ACK_BYTES_MIN, self._allowed // 4)
+        return taken >= self._ack_every or (is_much and taken > 0)
 
     def resume(self, ok: SyncOk, now: int, allowance: int, out: Effects) -> None:
         """The sender goes on after `low` on a new connection."""
@@ -274,6 +295,8 @@ class UnicastReceiver:
     def _ack(self, allowance: int, out: Effects) -> None:
         self._timers.disarm(Timer.ACK)
         self._acked = self.window.delivered
+        self._allowed = allowance
+        self._delivered_bytes = self._datagrams = 0
         self.acks_sent += 1
         # What waits behind a gap is out of the socket buffer: there is room for as much again.
         allowance += self.window.ahead_bytes

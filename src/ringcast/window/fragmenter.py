@@ -53,6 +53,11 @@ class Fragmenter:
         self._whole = b""  # the message that `rest` is the rest of
 
     @property
+    def largest(self) -> int:
+        """Bytes of a message that is not cut."""
+        return self._fragment_bytes
+
+    @property
     def rest_bytes(self) -> int:
         return sum(map(len, self.rest))
 

@@ -79,6 +79,10 @@ MIDDLE: Final = 1  # flag of an answer
 
 RUN_HEADS: Final = {DATA: DATA_HEAD.size, UNICAST_DATA: UNICAST_DATA_HEAD.size}
 
+_FILLED_MAX: Final = 1 << 14
+"""Datagrams up to this are filled by a template. That copies messages twice, which does not pay for
+larger ones."""
+
 
 class Packing:
     """Datagrams being filled, one after the other. What does not fit closes the open one."""
@@ -267,8 +271,9 @@ class Packing:
                     self._close()
                 continue
             # The last datagram stays open, as something else may find room in it.
-            full = (count - start - 1) // (stop - start) if all_equal and self._is_empty else 0
-            if full > 1 and not whose:
+            is_plain = all_equal and self._is_empty and not whose and room <= _FILLED_MAX
+            full = (count - start - 1) // (stop - start) if is_plain else 0
+            if full > 1:
                 per_datagram, stop = stop - start, start + full * (stop - start)
                 self._fill(run, kind, first + start, payloads[start:stop], per_datagram)
                 start = stop

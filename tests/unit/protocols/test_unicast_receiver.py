@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
 from ringcast.core.shared import Deadlines
@@ -334,3 +336,50 @@ def test_it_is_acknowledged_as_any_other() -> None:
         assert e.entry.take_next(seqno, seqno * MS // 4)
     assert e.deadlines.next() == MS // 4 + 2 * MS
     assert e.at(3 * MS) == [ack(5)]
+
+
+# Acks of a busy stream
+
+
+@pytest.mark.parametrize(
+    ("capacity", "size", "per_run", "due"),
+    [
+        (4096, 10, 256, 1024),  # a quarter of the window
+        (4096, 10_000, 4, 56),  # of the bytes that may be under way: 2 MiB
+        (4096, 10, 1, 683),  # of what so many small datagrams are charged
+        (100, 10, 10, 70),  # no less than 64 messages
+        (32, 10, 8, None),  # so a small window waits for the clock
+    ],
+)
+def test_a_quarter_of_the_window_is_acknowledged_at_once(
+    capacity: int, size: int, per_run: int, due: int | None
+) -> None:
+    e = Entry(capacity=capacity, window_bytes=4 << 20)
+    seqno = 1
+    while not e.entry.is_ack_due and seqno + per_run <= capacity:
+        e.entry.on_data(UnicastData(ONE, seqno, [bytes(size)] * per_run), 0, e.out)
+        assert len(e.take(per_run)) == per_run
+        seqno += per_run
+    assert e.entry.is_ack_due == (due is not None)
+    if due is not None:
+        assert seqno - 1 == due
+        e.entry.flush_ack(ROOM, e.out)
+        assert e.taken() == [ack(due)]
+        assert not e.entry.is_ack_due
+    else:
+        assert e.at(2 * MS) == [ack(seqno - 1)]
+
+
+def test_where_little_is_allowed_less_is_much() -> None:
+    e = Entry(capacity=4096, window_bytes=4 << 20)
+    e.data(1)
+    e.take()
+    e.entry.flush_ack(400_000, e.out)
+    e.taken()
+    e.entry.on_data(UnicastData(ONE, 2, [bytes(9_000)] * 11), 0, e.out)
+    e.take()
+    assert not e.entry.is_ack_due
+    e.entry.on_data(UnicastData(ONE, 13, [bytes(9_000)]), 0, e.out)
+    assert not e.entry.is_ack_due  # it was not taken
+    e.take()
+    assert e.entry.is_ack_due

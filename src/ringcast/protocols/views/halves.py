@@ -40,6 +40,9 @@ class ViewSender(MulticastSender):
     is_frozen = False
     _probed_since: int | None = None  # some ack is behind
 
+    def room(self) -> tuple[int, int, int]:
+        return (0, 0, 0) if self.is_frozen else super().room()
+
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         if not self.is_frozen:
             return super().send(payloads, now, out)

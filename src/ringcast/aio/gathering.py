@@ -1,0 +1,69 @@
+"""Gathering: messages to the group that are sent one at a time, and leave as one run.
+
+`await group.send(b)` is what people write, and a run of one costs as much as a run of a thousand.
+So a message that surely has a place in the window is kept here, with others of the same turn of
+the loop, by whatever task; to send it is to append it to a list. All get their seqnos together, at
+the end of the turn, when they fill a datagram, and before anything else is asked of the node: so
+nothing that happens in between can take the room that they were promised, and order is as it was
+sent. What has no place for sure goes the longer way, which tells why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.core.shared import Phase
+from ringcast.model import Stream
+
+if TYPE_CHECKING:
+    from ringcast.aio.driver import Driver
+
+
+class Gathering:
+    """Of one member, for plain messages."""
+
+    __slots__ = ("_driver", "_largest", "_room", "_room_bytes", "_run")
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._run: list[bytes] = []
+        self._room = self._room_bytes = 0  # for so many more messages, of so many bytes
+        self._largest = 0
+
+    def add(self, payload: bytes) -> bool:
+        """Whether it is sent; False: not here."""
+        if type(payload) is not bytes:
+            return False
+        size = len(payload)
+        if not self._room or size > self._room_bytes or size > self._largest:
+            self._open()
+            if not self._room or size > self._room_bytes or size > self._largest:
+                return False
+        self._room -= 1
+        self._room_bytes -= size
+        self._run.append(payload)
+        return True
+
+    def settle(self) -> None:
+        """All that was gathered gets its seqnos."""
+        if self._run:
+            run, self._run = self._run, []
+            self._room = 0
+            accepted = self._driver.send(run, Stream.FIFO, None)
+            assert accepted == len(run), "there was room"
+
+    def _open(self) -> None:
+        """Another run: as much as there is room for, and fits a datagram."""
+        driver = self._driver
+        if self._run:
+            self.settle()
+            driver.send_datagrams()
+        self._room = 0
+        node, membership = driver.node, driver.membership
+        sender = node.multicast.senders.get(Stream.FIFO)
+        is_in = membership.phase is Phase.MEMBER and not membership.is_leaving and driver.is_open
+        if sender is not None and is_in and node.too_few(driver.now()) is None:
+            self._room, room_bytes, self._largest = sender.room()
+            self._largest = min(self._largest, node.config.multicast.max_message_bytes)
+            self._room_bytes = min(room_bytes, max(driver.transport.datagram_bytes, self._largest))
+            driver.end_turn_soon()
