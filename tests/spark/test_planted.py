@@ -42,7 +42,7 @@ NAMES = {"ok": "held", "inconclusive": "vacuous"}
 
 
 def test_every_predicate_has_something_planted() -> None:
-    ids = {make().id for makers in BY_PROTOCOL.values() for make in makers}
+    ids = {rule.id for rules in BY_PROTOCOL.values() for rule in rules}
     assert {plant.id for plant in PLANTS} == ids
     assert len(PLANTS) >= 40
 

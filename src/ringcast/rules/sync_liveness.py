@@ -8,102 +8,71 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
-from ringcast.rules.findings import Findings
+from ringcast.rules.bounds import SYNC_TICKS_MAX
+from ringcast.rules.findings import rule
 from ringcast.rules.liveness import NO_COMMON_CLOCK
 from ringcast.rules.replay import (
-    NONE,
     Entries,
-    Presence,
     Watch,
     arrived,
     conn_of,
+    is_gone,
     is_prompt,
     left,
+    peer_of,
     side_of,
 )
 from ringcast.rules.unicast_liveness import Journal, sync_bound_ns
-from ringcast.trace.rows import (
-    REJECT,
-    RX,
-    SYNC,
-    TICK,
-    TX,
-)
+from ringcast.trace.rows import REJECT, RX, SYNC, TICK, TX
 
 if TYPE_CHECKING:
-    from ringcast.rules.findings import Verdict
+    from ringcast.rules.evidence import Run
+    from ringcast.rules.findings import Findings
     from ringcast.rules.replay import Side, Stream
-    from ringcast.rules.unicast_liveness import SyncRequest
-    from ringcast.trace.rows import Facts, Row
+    from ringcast.trace.rows import Row
 
 
-class FlowsAgain:
+@rule("Y-L1", "a receiver without a window gets one in time")
+def flows_again(run: Run, found: Findings) -> None:
     """A receiver that asks a live sender where its stream stands has a window in time.
 
     Owed while the sender still has that stream; a sync request that is given up sooner is asked
     anew with the next message."""
-
-    id = "Y-L1"
-    title = "a receiver without a window gets one in time"
-    events = Journal.EVENTS
-
-    def __init__(self) -> None:
-        self.journal = Journal()
-
-    def feed(self, row: Row) -> None:
-        self.journal.feed(row)
-
-    def merge(self, other: FlowsAgain) -> None:
-        self.journal.merge(other.journal)
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        lives = self.journal.lives
-        for stream in self.journal.syncs:
-            is_live = lives.is_live(stream[:2]) and lives.is_live(stream[2:4])
-            for sync_request in self.journal.sync_requests(stream):
-                if facts.gst_ns is None or not is_live:
-                    continue
-                if sync_request.asked.run_idx < 0:
-                    found.unknown.add(NO_COMMON_CLOCK)
-                else:
-                    self._judge(stream, sync_request, facts, found)
-        return found.verdict(self.id, self.title)
-
-    def _judge(
-        self, stream: Stream, sync_request: SyncRequest, facts: Facts, found: Findings
-    ) -> None:
-        assert facts.gst_ns is not None
-        asked, ended = sync_request
-        since_ns = max(asked.mono_ns, facts.gst_ns)
-        bound_ns = sync_bound_ns(facts)
-        until_ns = ended.mono_ns if ended is not None else facts.end_ns
-        is_answered = ended is not None and ended.detail == "answered"
-        if until_ns < facts.gst_ns or (not is_answered and until_ns <= since_ns + bound_ns):
-            return
-        if not self._is_served(stream, since_ns, since_ns + bound_ns):
-            return
-        waited_ns = max(0, until_ns - since_ns)
-        found.premises += 1
-        found.waited(waited_ns, bound_ns)
-        if waited_ns > bound_ns:
-            found.violate(
+    journal, facts = Journal(run), run.facts
+    bound_ns = sync_bound_ns(facts)
+    for stream in journal.syncs if facts.gst_ns is not None else ():
+        is_live = run.lives.is_live(stream[:2]) and run.lives.is_live(stream[2:4])
+        for asked, ended in journal.sync_requests(stream) if is_live else ():
+            if asked.run_idx < 0:
+                found.unknown.add(NO_COMMON_CLOCK)
+                continue
+            since_ns = max(asked.mono_ns, facts.gst_ns or 0)
+            until_ns = ended.mono_ns if ended is not None else facts.end_ns
+            is_answered = ended is not None and ended.detail == "answered"
+            if until_ns < (facts.gst_ns or 0):
+                continue
+            if not _is_served(journal, stream, since_ns, since_ns + bound_ns):
+                continue
+            waited_ns = max(0, until_ns - since_ns)
+            found.wait(
+                waited_ns,
+                bound_ns,
+                ended if is_answered else None,
                 f"{asked.member} asks {asked.peer} where its stream {asked.epoch} stands for "
-                f"{waited_ns} ns, the bound is {bound_ns}",
+                f"{waited_ns} ns",
                 *(asked, ended),
             )
 
-    def _is_served(self, stream: Stream, since_ns: int, until_ns: int) -> bool:
-        """Whether the sender has the stream all that time."""
-        is_there = False
-        for row in self.journal.conns.get(("S", stream), ()):
-            is_gone = row.detail.endswith(NONE)
-            if row.mono_ns <= since_ns:
-                is_there = not is_gone
-            elif is_gone and row.mono_ns <= until_ns:
-                return False
-        return is_there
+
+def _is_served(journal: Journal, stream: Stream, since_ns: int, until_ns: int) -> bool:
+    """Whether the sender has the stream all that time."""
+    is_there = False
+    for row in journal.conns.get(("S", stream), ()):
+        if row.mono_ns <= since_ns:
+            is_there = not is_gone(row)
+        elif is_gone(row) and row.mono_ns <= until_ns:
+            return False
+    return is_there
 
 
 class SyncIsCheap(Watch):
@@ -114,10 +83,7 @@ class SyncIsCheap(Watch):
     title = "a sync costs one frame a tick each way, and nothing when it is done"
     events = (*Entries.EVENTS, RX, TX, SYNC, TICK)
 
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.facts = facts
-        self.entries = Entries()
+    def begin(self) -> None:
         self.open: dict[tuple[str, int], Row] = {}
         self.times_asked: defaultdict[tuple[str, int, int], int] = defaultdict(int)
         self.unconfirmed: dict[Side, Row] = {}
@@ -127,7 +93,7 @@ class SyncIsCheap(Watch):
     def see(self, rows: list[Row]) -> None:
         may_ask = dict(self.open)
         for row in rows:
-            peer = row.peer, row.peer_inc
+            peer = peer_of(row)
             if row.event == SYNC and row.detail == "asked":
                 self.open[peer] = may_ask[peer] = row
             elif row.event == SYNC:
@@ -143,7 +109,7 @@ class SyncIsCheap(Watch):
                 continue
             self.found.premises += 1
             if row.kind == "sync":
-                self._judge_sync_request(row, rows, may_ask.get((row.peer, row.peer_inc)))
+                self._judge_sync_request(row, rows, may_ask.get(peer_of(row)))
             else:
                 self._judge_answer(row, is_open=side_of("S", row) in may_answer)
         for side in self.credit:
@@ -167,9 +133,7 @@ class SyncIsCheap(Watch):
         nonce = row.peer, row.peer_inc, row.seqno
         self.times_asked[nonce] += 1
         same = [
-            other
-            for other in left(rows, "sync")
-            if (other.peer, other.peer_inc) == (row.peer, row.peer_inc)
+            other for other in left(rows, "sync") if (other.peer, other.peer_inc) == peer_of(row)
         ]
         if self.times_asked[nonce] > SYNC_TICKS_MAX or (len(same) > 1 and row is same[-1]):
             self.found.violate(
@@ -199,22 +163,15 @@ class SyncEnds(Watch):
 
     id = "Y-L3"
     title = "a sync ends, and nobody ignores acknowledgements because of it"
-    events = (*Entries.EVENTS, RX, SYNC, REJECT, *Presence.EVENTS)
+    events = (*Entries.EVENTS, RX, SYNC, REJECT)
 
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.facts = facts
-        self.entries = Entries()
-        self.presence = Presence()
+    def begin(self) -> None:
         self.open: dict[tuple[str, int], Row] = {}
 
     def see(self, rows: list[Row]) -> None:
+        self.entries.update_all(rows)
         for row in rows:
-            if row.event in Entries.EVENTS:
-                self.entries.update(row)
-            elif row.event in Presence.EVENTS:
-                self.presence.see(row)
-            elif row.event == SYNC:
+            if row.event == SYNC:
                 self._follow(row)
         # A frame for a predecessor at this address is refused; its row does not tell.
         if not any(row.event == REJECT for row in rows):
@@ -222,12 +179,12 @@ class SyncEnds(Watch):
                 self._judge_ack(ack)
 
     def close(self) -> None:
-        if self.presence.is_live:
+        if self.is_live:
             for asked in self.open.values():
                 self._judge(asked, self.facts.end_ns, None)
 
     def _follow(self, row: Row) -> None:
-        peer = row.peer, row.peer_inc
+        peer = peer_of(row)
         if row.detail == "asked":
             self.open[peer] = row
         elif peer in self.open:
@@ -238,16 +195,9 @@ class SyncEnds(Watch):
         gst_ns = self.facts.gst_ns
         if gst_ns is None or now_ns <= gst_ns:
             return
-        waited_ns = now_ns - max(asked.mono_ns, gst_ns)
+        self.found.premises += ended is not None
         bound_ns = (SYNC_TICKS_MAX + 1) * self.facts.tau_ns
-        if ended is not None:
-            self.found.premises += 1
-            self.found.waited(waited_ns, bound_ns)
-        if waited_ns > bound_ns:
-            self.found.violate(
-                f"{asked.member} asks {asked.peer} for {waited_ns} ns, the bound is {bound_ns}",
-                *(asked, ended),
-            )
+        self.lasted(asked, now_ns, ended, bound_ns, f"{asked.member} asks {asked.peer} for {{}} ns")
 
     def _judge_ack(self, ack: Row) -> None:
         side = side_of("S", ack)

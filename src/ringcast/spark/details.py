@@ -8,38 +8,37 @@ a prefix shows is shown, whatever came after it.
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcast.rules.delivery import InItsView
 from ringcast.rules.everywhere import BoundedMemory
+from ringcast.rules.findings import Findings
 from ringcast.rules.flow import (
     AckersAreMembers,
     AckHonesty,
     SameBytesAgain,
     WindowHonoured,
 )
-from ringcast.rules.sequential import Sequential
-from ringcast.rules.table import feed_all
 from ringcast.spark.folding import from_text, to_text
 from ringcast.spark.reading import over_items
 from ringcast.trace.rows import Facts
 from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from ringcast.rules.findings import Rule, Verdict
+    from ringcast.rules.findings import Verdict
+    from ringcast.rules.stepwise import Stepwise
     from ringcast.spark.reading import Workers
     from ringcast.spark.summary import MemberTrace
 
-RULES: tuple[Callable[[], Rule], ...] = (
+RULES: tuple[type[Stepwise], ...] = (
     BoundedMemory,
     WindowHonoured,
-    partial(Sequential, AckHonesty()),
-    partial(Sequential, AckersAreMembers()),
-    partial(Sequential, InItsView()),
+    AckHonesty,
+    AckersAreMembers,
+    InItsView,
     SameBytesAgain,
 )
 
@@ -60,11 +59,18 @@ def judge_details(
 def _judge_member(item: str) -> Iterator[str]:
     """One member's segments as JSON, one line for each rule."""
     paths, stop, capacity, purge = json.loads(item)
-    rules = [make() for make in RULES]
     facts = Facts(capacity=capacity, purge=purge or "acks")
-    events = {event for rule in rules for event in rule.events}
+    rules = [rule(facts, Findings()) for rule in RULES]
+    routes = {
+        event: [rule.feed for rule in rules if event in rule.events]
+        for event in {event for rule in rules for event in rule.events}
+    }
     for path in paths:
         with Segment(path) as segment:
-            rows = segment.iter_rows(events)
-            feed_all(rules, (row for row in rows if stop is None or row.idx < stop))
-    yield from (to_text(rule.finish(facts)) for rule in rules)
+            for row in segment.iter_rows(set(routes)):
+                if stop is None or row.idx < stop:
+                    for feed in routes[row.event]:
+                        feed(row)
+    for rule in rules:
+        rule.close()
+        yield to_text(rule.found.verdict(rule.id, rule.title))

@@ -50,9 +50,7 @@ def verdict_id(rule_id: str) -> str:
 
 
 TITLES = {
-    verdict_id(rule.id): rule.title
-    for makers in BY_PROTOCOL.values()
-    for rule in (make() for make in makers)
+    verdict_id(rule.id): rule.title for rules in BY_PROTOCOL.values() for rule in rules
 } | _RECORDED_TITLES
 """Of all guarantees that traces can show, by id."""
 

@@ -2,9 +2,8 @@
 
 A simulation's observers write every event, in one order and by one clock, so there is nothing that
 its traces cannot show. Much of that compares members with each other, at the same moment; so one
-task takes a whole run, its members' rows merged in the order of the run. A task has in memory what
-the rules keep of one run: of unicast all rows, else views, windows and what was still open. Runs
-are small, and there are many: they go to as many tasks as are useful.
+task takes a whole run, its members' rows merged in the order of the run, and has them in memory.
+Runs are small, and there are many: they go to as many tasks as are useful.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringcast.rules.table import feed_all, rules_for
+from ringcast.rules.table import BY_PROTOCOL, verdicts
 from ringcast.spark.folding import from_text, to_text
 from ringcast.spark.reading import over_items
 from ringcast.spark.report import Verdict, Violation, verdict_id
@@ -70,12 +69,11 @@ def _judge_run(item: str) -> Iterator[str]:
     """One run as JSON, one line for each rule."""
     number, values, parts = json.loads(item)
     facts = facts_from_values(values)
-    rules = rules_for(facts)
     with ExitStack() as opened:
         members = [
             chain.from_iterable(opened.enter_context(Segment(path)).iter_rows() for path in paths)
             for paths in parts
         ]
-        feed_all(rules, merge(*members, key=attrgetter("run_idx")))
-    for rule in rules:
-        yield json.dumps([number, to_text(rule.finish(facts))])
+        rows = merge(*members, key=attrgetter("run_idx"))
+        found = verdicts(BY_PROTOCOL[facts.protocol], rows, facts)
+    yield from (json.dumps([number, to_text(verdict)]) for verdict in found)
