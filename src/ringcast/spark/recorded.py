@@ -16,9 +16,8 @@ from ringcast.rules.delivery import InItsView, in_order, prefix_of_the_dead
 from ringcast.rules.everywhere import at_most_once
 from ringcast.rules.table import BY_PROTOCOL, VIEWS, verdicts
 from ringcast.rules.views import uniform_in_all, view_order
-from ringcast.spark.contents import compare_content
-from ringcast.spark.details import judge_details
-from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
+from ringcast.spark.contents import compare_content, minus, ranges
+from ringcast.spark.judged import judge_details
 from ringcast.spark.reach import judge_reach
 from ringcast.spark.reading import (
     WITNESS_ROWS_MAX,
@@ -32,14 +31,14 @@ from ringcast.spark.report import (
     IF_ANY,
     NEED_FULL,
     RECORDED,
+    UNDECIDABLE_IF_RECORDED,
+    VIOLATIONS_SHOWN_MAX,
     Reach,
     Verdict,
     Violation,
     verdict_id,
 )
-from ringcast.spark.seqnos import minus, ranges
 from ringcast.spark.summary import ROLES
-from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
 from ringcast.trace.facts import facts_from_values
 from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, Facts, Row
 
