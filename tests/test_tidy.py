@@ -214,7 +214,7 @@ def test_files_are_short(path: str) -> None:
 CEILINGS = {
     "benchmarks": 3940,  # joins, crashes and states tell how long they held senders
     "explore": 4220,
-    "rules": 4870,
+    "rules": 4815,
 }
 """Lines that a package may have. They only shrink."""
 

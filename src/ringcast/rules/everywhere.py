@@ -10,8 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.rules.evidence import NOWHERE, Ranges, progress
-from ringcast.rules.findings import rule
-from ringcast.rules.stepwise import Stepwise
+from ringcast.rules.findings import Stepwise, rule
 from ringcast.trace.rows import (
     BLOCK,
     CONN,

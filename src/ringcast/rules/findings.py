@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import ClassVar
 
     from ringcast.rules.evidence import Run
     from ringcast.rules.replay import Watch
-    from ringcast.rules.stepwise import Stepwise
-    from ringcast.trace.rows import Row
+    from ringcast.trace.rows import Facts, Row
 
 WITNESS_ROWS_MAX = 20
 VIOLATIONS_KEPT_MAX = 100
@@ -66,6 +66,32 @@ Rule: TypeAlias = "Stated | type[Stepwise] | type[Watch]"
 def rule(id: str, title: str) -> Callable[[Callable[[Run, Findings], None]], Stated]:
     """Make a function a rule."""
     return lambda judge: Stated(id, title, judge)
+
+
+class Stepwise:
+    """One rule, fed one row after the other. It keeps little of the rows before: a long trace is
+    judged while it is read."""
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    events: ClassVar[tuple[str, ...]]
+
+    def __init__(self, facts: Facts, found: Findings) -> None:
+        self.facts = facts
+        self.found = found
+
+    def feed(self, row: Row) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Judge what is known at the end only. Most rules have nothing open."""
+
+    @classmethod
+    def judge(cls, run: Run, found: Findings) -> None:
+        rule = cls(run.facts, found)
+        for row in run.rows(*cls.events):
+            rule.feed(row)
+        rule.close()
 
 
 def verdict_of(rule: Rule, run: Run) -> Verdict:

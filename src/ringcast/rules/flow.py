@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
 from ringcast.rules.evidence import NOWHERE, Progress, progress
-from ringcast.rules.findings import rule
-from ringcast.rules.stepwise import Stepwise
+from ringcast.rules.findings import Stepwise, rule
 from ringcast.trace.rows import (
     ACKMAP,
     DELIVER,

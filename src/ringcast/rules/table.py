@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.rules import (
-    changes,
     connections,
     delivery,
     everywhere,
@@ -17,7 +16,6 @@ from ringcast.rules import (
     membership,
     state,
     sync,
-    sync_liveness,
     unicast,
     unicast_liveness,
     uniform,
@@ -61,8 +59,8 @@ MEMBERSHIP: tuple[Rule, ...] = (
     membership.joined_in_time,
     membership.left_in_time,
     membership.restful,
-    changes.changes_end,
-    changes.rarely_at_will,
+    membership.changes_end,
+    membership.rarely_at_will,
 )
 """How soon views come."""
 
@@ -116,9 +114,9 @@ UNICAST: tuple[Rule, ...] = (
     sync.once_across_syncs,
     sync.OneConnectionPerDrop,
     sync.OneDirection,
-    sync_liveness.flows_again,
-    sync_liveness.SyncIsCheap,
-    sync_liveness.SyncEnds,
+    sync.flows_again,
+    sync.SyncIsCheap,
+    sync.SyncEnds,
 )
 """For unicast, G2 to Y-L3."""
 

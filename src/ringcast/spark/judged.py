@@ -35,12 +35,11 @@ from ringcast.trace.segments import Segment
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ringcast.rules.stepwise import Stepwise
     from ringcast.spark.reading import Workers
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import MemberTrace
 
-RULES: tuple[type[Stepwise], ...] = (
+RULES: tuple[type[findings.Stepwise], ...] = (
     BoundedMemory,
     WindowHonoured,
     AckHonesty,

@@ -10,10 +10,9 @@ import pytest
 
 from ringcast.model import Stream
 from ringcast.rules import bounds
-from ringcast.rules.changes import changes_end
 from ringcast.rules.evidence import Run
 from ringcast.rules.findings import verdict_of
-from ringcast.rules.membership import one_view
+from ringcast.rules.membership import changes_end, one_view
 from ringcast.rules.uniform import valid
 from ringcast.trace.rows import (
     CRASH,
