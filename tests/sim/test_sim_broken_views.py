@@ -9,17 +9,7 @@ import pytest
 from seeded import Plan, check_caught
 
 from ringcast.core.view_change import OWN, order
-from ringcast.explore.view_ablations import (
-    AnnouncesAtOnce,
-    CommitsNothing,
-    CutsByFirst,
-    CutsByOthers,
-    FinishesNothing,
-    InstallsAtOnce,
-    KeepsFragments,
-    LeavesUnasked,
-    RemembersParts,
-)
+from ringcast.explore.view_ablations import ABLATIONS
 from ringcast.model import Stream
 from ringcast.node import build_node
 from ringcast.protocols.failure import FailureDetector
@@ -249,12 +239,12 @@ CASES: dict[str, tuple[Plan, dict[str, type], set[str]]] = {
     ),
     "cuts without the origin's own": (
         MULTICAST,
-        {"membership": machines(proposing=CutsByOthers)},
+        {"membership": machines(proposing=ABLATIONS["own"].parts["proposer"])},
         {"VS3", "VS4", "G7"},
     ),
     "cuts at what the first holds": (
         UNIFORM,
-        {"membership": machines(proposing=CutsByFirst)},
+        {"membership": machines(proposing=ABLATIONS["most held"].parts["proposer"])},
         {"VS5", "VS6", "G7"},
     ),
     "cuts uniform messages where each has them": (
@@ -264,17 +254,21 @@ CASES: dict[str, tuple[Plan, dict[str, type], set[str]]] = {
     ),
     "installs when not all have flushed": (
         MULTICAST,
-        {"membership": machines(proposing=InstallsAtOnce)},
+        {"membership": machines(proposing=ABLATIONS["all flushed"].parts["proposer"])},
         {"VS1", "VS3", "VS4", "V-L1", "V-L5", "G7"},
     ),
     "completes no view": (
         MULTICAST,
-        {"membership": machines(proposing=FinishesNothing)},
+        {"membership": machines(proposing=ABLATIONS["finish"].parts["proposer"])},
         {"VS7"},
     ),
     "tells parts by memory": (
         MULTICAST,
-        {"membership": machines(proposing=RemembersParts, following=FollowsAnyPart)},
+        {
+            "membership": machines(
+                proposing=ABLATIONS["parts"].parts["proposer"], following=FollowsAnyPart
+            )
+        },
         {"VS1", "VS3", "VS4", "VS5", "G7"},
     ),
     "opens windows at zero": (MULTICAST, {"multicast": OpensWindowsAtZero}, {"VS3", "N1", "N-L1"}),
@@ -295,22 +289,22 @@ CASES: dict[str, tuple[Plan, dict[str, type], set[str]]] = {
     ),
     "shows a view before the rest of the last": (
         MULTICAST,
-        {"multicast": AnnouncesAtOnce},
+        ABLATIONS["order"].parts,
         {"VS2", "N8", "VS5"},
     ),
     "goes on with fragments that a newcomer lacks": (
         MULTICAST,
-        {"multicast": KeepsFragments},
+        ABLATIONS["start over"].parts,
         {"N1", "VS3", "VS4", "VS5", "N-L1", "G1", "G7"},
     ),
     "begins without what nobody has committed": (
         UNIFORM,
-        {"multicast": CommitsNothing},
+        ABLATIONS["commit"].parts,
         {"VS4", "VS5", "VS6", "G7"},
     ),
     "asks nothing of who leaves": (
         GROUP,
-        {"membership": LeavesUnasked},
+        ABLATIONS["leave"].parts,
         {"VS4", "V-L3", "N-L1"},
     ),
     "waits for a proposer for ever": (

@@ -15,7 +15,6 @@ from ringcast.node import build_node
 from ringcast.protocols.stability import StabilityRounds
 from ringcast.protocols.views.halves import ViewReceiver
 from ringcast.protocols.views.streams import ViewStreams
-from ringcast.rules.table import feed_all, rules_for
 from ringcast.sim.control_cost import LOAD_RUN_MESSAGES, LOAD_RUNS, load_table, loads
 from ringcast.sim.options import Incident, Options
 from ringcast.sim.runner import run
@@ -106,21 +105,6 @@ def test_another_member_repairs_where_no_request_reaches_the_sender() -> None:
             r for r in result.trace.rows if r.event == trace.RX and r.kind == "peer_repair"
         ]
         assert bool(peer_repair) == retain
-
-
-def test_segments_of_a_trace_are_judged_like_the_whole() -> None:
-    for retain in (True, False):
-        options = replace(sending_crash(1, retain=retain), senders=(1, 2), capacities=(4,) * 3)
-        whole = run(replace(options, messages=60, grow=2))
-        assert whole.failures == ()
-        rows, facts = whole.trace.rows, whole.trace.facts
-        for cut in (len(rows) // 3, len(rows) // 2):
-            first, second = rules_for(facts), rules_for(facts)
-            feed_all(first, rows[:cut])
-            feed_all(second, rows[cut:])
-            for mine, other in zip(first, second, strict=True):
-                mine.merge(other)
-            assert [fold.finish(facts) for fold in first] == whole.verdicts
 
 
 # What it costs

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import MemberKey, Row
 
 SEEDS = 24
-IDS = [make().id for make in STATE]
+IDS = [rule.id for rule in STATE]
 
 
 @cache

@@ -20,11 +20,16 @@ from cluster_traces import BLOCK_MESSAGES, PIECE_ROWS, Cluster, make_newer, memb
 from ringcast.errors import UsageError
 from ringcast.rules.table import audit as audit_in_process
 from ringcast.spark.audit import audit, audit_all
-from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
 from ringcast.spark.reading import WITNESS_ROWS_MAX
-from ringcast.spark.report import ALONE, NEED_FULL, RECORDED, verdict_id
+from ringcast.spark.report import (
+    ALONE,
+    NEED_FULL,
+    RECORDED,
+    UNDECIDABLE_IF_RECORDED,
+    VIOLATIONS_SHOWN_MAX,
+    verdict_id,
+)
 from ringcast.spark.summarize import BrokenSegment, summarize_segment
-from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
 from ringcast.trace.compaction import compact
 from ringcast.trace.content import HASHED_EVERY
 from ringcast.trace.rows import Facts, Trace

@@ -10,8 +10,7 @@ from cluster_traces import read_traces
 
 from ringcast.sim.processes import Cluster
 from ringcast.spark.audit import audit
-from ringcast.spark.report import NEED_FULL, RECORDED
-from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
+from ringcast.spark.report import NEED_FULL, RECORDED, UNDECIDABLE_IF_RECORDED
 from ringcast.trace.rows import EVENTS, XMIT_MISMATCH
 
 if TYPE_CHECKING:

@@ -16,10 +16,15 @@ from plants_unicast import UNICAST_PLANTS
 from ringcast.rules.table import BY_PROTOCOL
 from ringcast.rules.table import audit as audit_in_process
 from ringcast.spark.audit import audit_all
-from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
 from ringcast.spark.reading import WITNESS_ROWS_MAX
-from ringcast.spark.report import NEED_FULL, RECORDED, TITLES, verdict_id
-from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
+from ringcast.spark.report import (
+    NEED_FULL,
+    RECORDED,
+    TITLES,
+    UNDECIDABLE_IF_RECORDED,
+    VIOLATIONS_SHOWN_MAX,
+    verdict_id,
+)
 from ringcast.trace.segments import write_trace_segments
 
 if TYPE_CHECKING:
@@ -42,7 +47,7 @@ NAMES = {"ok": "held", "inconclusive": "vacuous"}
 
 
 def test_every_predicate_has_something_planted() -> None:
-    ids = {make().id for makers in BY_PROTOCOL.values() for make in makers}
+    ids = {rule.id for rules in BY_PROTOCOL.values() for rule in rules}
     assert {plant.id for plant in PLANTS} == ids
     assert len(PLANTS) >= 40
 

@@ -9,8 +9,8 @@ from ringcast.core.effects import Left
 from ringcast.core.view_change import Begin, Freeze
 from ringcast.events import Closed, Delivered, FragmentsDelivered, ViewInstalled
 from ringcast.model import Origin, Purge
-from ringcast.rules.table import VIEWS, feed_all
-from ringcast.rules.views import UniformInAll
+from ringcast.rules.table import VIEWS, verdicts
+from ringcast.rules.views import uniform_in_all
 from ringcast.trace.observe.messages import origin_of, range_of
 from ringcast.trace.observe.views import columns_of
 from ringcast.trace.rows import (
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from ringcast.model import Member, View, ViewId
     from ringcast.node import Node
 
-MAKERS = (*VIEWS, UniformInAll)
-RULES = tuple(make().id for make in MAKERS)
+JUDGED = (*VIEWS, uniform_in_all)
+RULES = tuple(rule.id for rule in JUDGED)
 
 
 class Observed:
@@ -53,13 +53,11 @@ class Observed:
 
     def violations(self) -> list[str]:
         """All there are so far; `premises` are counted anew."""
-        rules = [make() for make in MAKERS]
-        feed_all(rules, self.rows)
-        verdicts = [rule.finish(self._facts) for rule in rules]
-        self.premises = Counter({verdict.id: verdict.premises for verdict in verdicts})
+        found = verdicts(JUDGED, self.rows, self._facts)
+        self.premises = Counter({verdict.id: verdict.premises for verdict in found})
         return [
             f"{verdict.id}: {violation.text}"
-            for verdict in verdicts
+            for verdict in found
             for violation in verdict.violations
         ]
 

@@ -24,116 +24,59 @@ from ringcast.wire.frames import Close, Commit
 
 if TYPE_CHECKING:
     from ringcast.explore.system import Scenario
-    from ringcast.model import Conn, Member
+    from ringcast.model import Member
     from ringcast.wire.frames import Sync, SyncOk, UnicastData
 
-# Multicast
+
+def broken(base: type, **parts: object) -> type:
+    """A class with these attributes in place of its own."""
+    return type(f"Broken{base.__name__}", (base,), parts)
 
 
-class SilentMulticastSender(ViewSender):
-    """The probe timer runs, but nobody is told the highest seqno: a lost last message leaves no
-    gap, so nobody misses it."""
-
-    def handle_timeout(self, now: int, out: Effects) -> None:
-        super().handle_timeout(now, Effects())
+def _nothing(*_: object) -> None:
+    """What this method does is taken away."""
 
 
-class OnceAckingMulticastReceiver(ViewReceiver):
-    """Acknowledges what is new and nothing again: a lost last ack is never made good, so the
-    sender's window never drains."""
-
-    def on_watermark(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
-        is_due = self._timers.is_armed(Timer.ACK)
-        super().on_watermark(seqno, now, allowance, out if is_due else Effects())
-
-    def _on_duplicate(self, now: int) -> None:
-        pass
+def _ack_once(self: ViewReceiver, seqno: int, now: int, allowance: int, out: Effects) -> None:
+    is_due = self._timers.is_armed(Timer.ACK)
+    ViewReceiver.on_watermark(self, seqno, now, allowance, out if is_due else Effects())
 
 
-class OpenHandedSender(ViewSender):
-    """Commits what it has sent before anybody holds it."""
-
-    def _hold(self, out: Effects) -> None:
-        super()._hold(out)
-        if self.window.high > self.window.gate:
-            self.window.gate = self.window.high
-            out.datagram(None, Commit(self.window.gate))
+def _commit_at_once(self: ViewSender, out: Effects) -> None:
+    ViewSender._hold(self, out)
+    if self.window.high > self.window.gate:
+        self.window.gate = self.window.high
+        out.datagram(None, Commit(self.window.gate))
 
 
-# Unicast
+def _answer_again(self: UnicastSender, sync: Sync, now: int, out: Effects) -> None:
+    self.nonce = sync.nonce - 1
+    UnicastSender.on_sync(self, sync, now, out)
 
 
-class RestlessSender(UnicastSender):
-    """Every Sync makes a new connection, also one that was answered before: one lost window, any
-    number of new connections."""
-
-    def on_sync(self, sync: Sync, now: int, out: Effects) -> None:
-        self.nonce = sync.nonce - 1
-        super().on_sync(sync, now, out)
+def _await_any(self: ReliableUnicast, source: Member, ok: SyncOk) -> bool:
+    self.sync_requests[source] = SyncRequest(ok.conn, ok.nonce, since=0)
+    return True
 
 
-class CredulousSender(UnicastSender):
-    """Whatever connection a receiver speaks of, it is taken for the current one: an ack of one that
-    is over purges messages on the next."""
-
-    def is_current(self, conn: Conn) -> bool:
-        return True
+def _close_any(self: ReliableUnicast, source: Member, close: Close) -> None:
+    entry = self.receivers.get(source)
+    ReliableUnicast._on_close(self, source, close if entry is None else Close(entry.conn))
 
 
-class OnceAckingReceiver(UnicastReceiver):
-    """Acknowledges what is new and nothing again: a lost last ack is never made good."""
-
-    def _on_duplicate(self, now: int) -> None:
-        pass
-
-
-class SilentSender(UnicastSender):
-    """Neither the tick nor the tail timer resends anything: a lost last message leaves no gap, so
-    nobody misses it."""
-
-    def _resend(self, seqno: int, out: Effects) -> None:
-        pass
+def _open_with_any(
+    self: ReliableUnicast, source: Member, data: UnicastData, now: int, out: Effects
+) -> None:
+    if self._known(source) is None:
+        self._open(source, data.conn, data.first - 1, (), now)
+    ReliableUnicast._on_data(self, source, data, now, out)
 
 
-class SecretiveSender(UnicastSender):
-    """Ends without a word: what a dead peer has not got is not reported."""
-
-    def give_up(self, reason: str, out: Effects) -> None:
-        self._step(Input.GONE)
-
-
-class AnyAnswer(ReliableUnicast):
-    """Any SyncOk counts, however old: the receiver goes back to a connection that the sender has
-    left."""
-
-    def _is_awaited(self, source: Member, ok: SyncOk) -> bool:
-        self.sync_requests[source] = SyncRequest(ok.conn, ok.nonce, since=0)
-        return True
-
-
-class AnyClose(ReliableUnicast):
-    """A Close counts whatever connection it speaks of."""
-
-    def _on_close(self, source: Member, close: Close) -> None:
-        entry = self.receivers.get(source)
-        super()._on_close(source, close if entry is None else Close(entry.conn))
-
-
-class AnyFirst(ReliableUnicast):
-    """Whatever comes first opens the window."""
-
-    def _on_data(self, source: Member, data: UnicastData, now: int, out: Effects) -> None:
-        if self._known(source) is None:
-            self._open(source, data.conn, data.first - 1, (), now)
-        super()._on_data(source, data, now, out)
-
-
-class ConfirmingOnce(ReliableUnicast):
-    """A SyncOk that comes again is not confirmed again: it comes for ever."""
-
-    def _on_sync_ok(self, source: Member, ok: SyncOk, now: int, out: Effects) -> None:
-        is_awaited = self._is_awaited(source, ok)
-        super()._on_sync_ok(source, ok, now, out if is_awaited else Effects())
+def _confirm_once(
+    self: ReliableUnicast, source: Member, ok: SyncOk, now: int, out: Effects
+) -> None:
+    is_awaited = self._is_awaited(source, ok)
+    ReliableUnicast._on_sync_ok(self, source, ok, now, out if is_awaited else Effects())
 
 
 class Ablation(NamedTuple):
@@ -144,13 +87,18 @@ class Ablation(NamedTuple):
     """What is found there."""
 
 
-def _multicast(scenario: Scenario, finding: str, **parts: object) -> Ablation:
-    """Reliable multicast with these parts in place of its own."""
-    return Ablation(type("BrokenMulticast", (ViewStreams,), parts), scenario, finding)
+def _sending(scenario: Scenario, finding: str, **parts: object) -> Ablation:
+    """Multicast whose senders have these parts in place of their own."""
+    sending = broken(ViewSender, **parts)
+    return Ablation(broken(ViewStreams, sending=sending), scenario, finding)
 
 
 def _unicast(scenario: Scenario, finding: str, **parts: object) -> Ablation:
-    return Ablation(type("BrokenUnicast", (ReliableUnicast,), parts), scenario, finding)
+    return Ablation(broken(ReliableUnicast, **parts), scenario, finding)
+
+
+def _sender(scenario: Scenario, finding: str, **parts: object) -> Ablation:
+    return _unicast(scenario, finding, sender=broken(UnicastSender, **parts))
 
 
 _GROUP, _PAIR, _SYNC = SCENARIOS.values()
@@ -163,17 +111,34 @@ _UNTOLD = "a connection ended, and what it left undone is not told (S8)"
 _NOT_ALL = "a uniform message was delivered before all held it (U3)"
 
 _OF_UNICAST = {
-    "ack-conn": _unicast(_PAIR["stale"], LATE_EFFECT, sender=CredulousSender),
-    "close-conn": Ablation(AnyClose, _PAIR["stale"], LATE_EFFECT),
-    "first": Ablation(AnyFirst, _PAIR["loss"], _NEVER_GOT),
-    "nonce": _unicast(_SYNC["drop"], _TOO_MANY, sender=RestlessSender),
+    # Whatever connection a receiver speaks of, it is taken for the current one: an ack of one that
+    # is over purges messages on the next.
+    "ack-conn": _sender(_PAIR["stale"], LATE_EFFECT, is_current=lambda self, conn: True),
+    # A Close counts whatever connection it speaks of.
+    "close-conn": _unicast(_PAIR["stale"], LATE_EFFECT, _on_close=_close_any),
+    # Whatever comes first opens the window.
+    "first": _unicast(_PAIR["loss"], _NEVER_GOT, _on_data=_open_with_any),
+    # Every Sync makes a new connection, also one that was answered before: one lost window, any
+    # number of new connections.
+    "nonce": _sender(_SYNC["drop"], _TOO_MANY, on_sync=_answer_again),
     # Another connection than the one at hand is taken for a newer one.
     "order": _unicast(_PAIR["stale"], _TWICE, _known=lambda self, peer: None),
-    "outstanding": Ablation(AnyAnswer, replace(_SYNC["drop"], messages=1), _WENT_BACK),
-    "reack": _unicast(_ONE_LOST, STALL, receiver=OnceAckingReceiver),
-    "report": _unicast(_PAIR["crash"], _UNTOLD, sender=SecretiveSender),
-    "resend": _unicast(_ONE_LOST, STALL, sender=SilentSender),
-    "sync-ack": Ablation(ConfirmingOnce, replace(_SYNC["drop and loss"], messages=1), STALL),
+    # Any SyncOk counts, however old: the receiver goes back to a connection that the sender has
+    # left.
+    "outstanding": _unicast(replace(_SYNC["drop"], messages=1), _WENT_BACK, _is_awaited=_await_any),
+    # What is new is acknowledged and nothing again: a lost last ack is never made good.
+    "reack": _unicast(_ONE_LOST, STALL, receiver=broken(UnicastReceiver, _on_duplicate=_nothing)),
+    # Ends without a word: what a dead peer has not got is not reported.
+    "report": _sender(
+        _PAIR["crash"], _UNTOLD, give_up=lambda self, reason, out: self._step(Input.GONE)
+    ),
+    # Neither the tick nor the tail timer resends anything: a lost last message leaves no gap, so
+    # nobody misses it.
+    "resend": _sender(_ONE_LOST, STALL, _resend=_nothing),
+    # A SyncOk that comes again is not confirmed again: it comes for ever.
+    "sync-ack": _unicast(
+        replace(_SYNC["drop and loss"], messages=1), STALL, _on_sync_ok=_confirm_once
+    ),
     # A dropped window takes with it how far it was: what was not acknowledged comes again.
     "tombstone": _unicast(
         _SYNC["drop"], _TWICE, _delivered_before=lambda self, source, epoch: None
@@ -182,9 +147,24 @@ _OF_UNICAST = {
 
 ABLATIONS = {
     "multicast": {
-        "highest": _multicast(_GROUP["loss"], STALL, sending=SilentMulticastSender),
-        "reack": _multicast(_GROUP["loss"], STALL, receiver=OnceAckingMulticastReceiver),
-        "hold": _multicast(_GROUP["uniform"], _NOT_ALL, sending=OpenHandedSender),
+        # The probe timer runs, but nobody is told the highest seqno: a lost last message leaves no
+        # gap, so nobody misses it.
+        "highest": _sending(
+            _GROUP["loss"],
+            STALL,
+            handle_timeout=lambda self, now, _: ViewSender.handle_timeout(self, now, Effects()),
+        ),
+        # A lost last ack is never made good, so the sender's window never drains.
+        "reack": Ablation(
+            broken(
+                ViewStreams,
+                receiver=broken(ViewReceiver, on_watermark=_ack_once, _on_duplicate=_nothing),
+            ),
+            _GROUP["loss"],
+            STALL,
+        ),
+        # What is sent is committed before anybody holds it.
+        "hold": _sending(_GROUP["uniform"], _NOT_ALL, _hold=_commit_at_once),
     },
     "unicast": _OF_UNICAST,
     "sync": _OF_UNICAST,

@@ -70,18 +70,11 @@ class NaiveRing:
 class NoteRing(NaiveRing):
     """COMPARISON. add as in the note: read LOW, HD, the slot, HD again, then compare-and-set."""
 
-    def add_steps(self, seqno: int, item: int) -> Steps[bool]:
-        slot = (seqno - 1) % self.capacity
-        yield READ_LOW
-        if seqno > self.low + self.capacity:
-            return False
-        yield READ_HD
-        if seqno <= self.hd:
-            return False
+    def set_steps(self, slot: int, item: int) -> Steps[bool]:
         yield READ_SLOT
         if self.slots[slot] is not None:
             return False
         yield READ_HD
-        if seqno <= self.hd:
+        if item <= self.hd:
             return False
-        return (yield from self.set_steps(slot, item))
+        return (yield from super().set_steps(slot, item))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.core.view_change import order
+from ringcast.explore.ablations import broken
 from ringcast.explore.view_scenarios import explore_views
 from ringcast.explore.view_steps import Script
 from ringcast.explore.view_world import NOT_IN, Kind, Scenario
@@ -27,14 +28,14 @@ from ringcast.protocols.views.reading import Reading
 from ringcast.protocols.views.streams import ViewStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Deadlines, GroupState
     from ringcast.core.view_change import Begin, Cut, Part
     from ringcast.events import Event
     from ringcast.explore.explorer import Report
-    from ringcast.explore.view_world import Person, Said, World
+    from ringcast.explore.view_world import Person, World
     from ringcast.model import Member, Origin, View, ViewId
     from ringcast.protocols.views.frames import ChangeFrame, Wishes
     from ringcast.wire.changes import Install
@@ -63,161 +64,116 @@ class AnswersLower(Follower):
             self._install(kept, out)
 
 
-class FollowsLower(Views):
-    def _matters(self, person: Person, frame: ChangeFrame) -> bool:
-        if isinstance(frame, Propose):
-            return super()._matters(person, frame)
-        follower = person.follower
-        return self._is_there(person) and order(frame.id) > order(follower.view.id)
-
-    def _may_matter(self, world: World, said: Said) -> bool:
-        return True
+def _lower_matters(self: Views, person: Person, frame: ChangeFrame) -> bool:
+    if isinstance(frame, Propose):
+        return Views._matters(self, person, frame)
+    return self._is_there(person) and order(frame.id) > order(person.follower.view.id)
 
 
-class SendsWhileFrozen(Views):
-    def _may_send(self, person: Person) -> bool:
-        return True
+def _hears_who_is_asked(self: Views, person: Person, origin: Origin) -> bool:
+    follower = person.follower
+    if follower.phase is Phase.FROZEN and follower.proposal is not None:
+        return origin.sender in follower.proposal.members
+    return Views._hears(self, person, origin)
 
 
-class HearsWhileFrozen(Views):
-    def _hears(self, person: Person, origin: Origin) -> bool:
-        return person.follower.phase is not Phase.FLUSHED
+def _cutting(mark: Callable[[Proposer, Part, Origin, int], int]) -> type:
+    """A proposer that cuts otherwise."""
 
-
-class HearsWhoIsAsked(Views):
-    """From who is in the proposal."""
-
-    def _hears(self, person: Person, origin: Origin) -> bool:
-        follower = person.follower
-        if follower.phase is Phase.FROZEN and follower.proposal is not None:
-            return origin.sender in follower.proposal.members
-        return super()._hears(person, origin)
-
-
-class CutsOtherwise(Proposer):
-    def _make_cut(self) -> Cut:
-        cut = super()._make_cut()
+    def make(self: Proposer) -> Cut:
+        cut = Proposer._make_cut(self)
         parts = (
-            part._replace(cuts={o: self._mark(part, o, seqno) for o, seqno in part.cuts.items()})
+            part._replace(cuts={o: mark(self, part, o, seqno) for o, seqno in part.cuts.items()})
             for part in cut.parts
         )
         return replace(cut, parts=tuple(parts))
 
-    def _mark(self, part: Part, origin: Origin, seqno: int) -> int:
-        raise NotImplementedError
-
-    def _held(self, members: Iterable[Member], origin: Origin) -> int:
-        return max(self._states[who].snapshot.held.get(origin, 0) for who in members)
+    return broken(Proposer, _make_cut=make)
 
 
-class CutsByOthers(CutsOtherwise):
+def _held(self: Proposer, members: Iterable[Member], origin: Origin) -> int:
+    return max(self._states[who].snapshot.held.get(origin, 0) for who in members)
+
+
+def _by_others(self: Proposer, part: Part, origin: Origin, seqno: int) -> int:
     """Without what an origin itself has sent."""
-
-    def _mark(self, part: Part, origin: Origin, seqno: int) -> int:
-        others = [m for m in part.members if m != origin.sender]
-        return self._held(others, origin) if len(others) == len(part.members) - 1 > 0 else seqno
+    others = [m for m in part.members if m != origin.sender]
+    return _held(self, others, origin) if len(others) == len(part.members) - 1 > 0 else seqno
 
 
-class CutsByFirst(CutsOtherwise):
+def _by_first(self: Proposer, part: Part, origin: Origin, seqno: int) -> int:
     """What the proposer holds of a departed origin, not the most that anybody does."""
-
-    def _mark(self, part: Part, origin: Origin, seqno: int) -> int:
-        assert self.proposal is not None
-        me = self.proposal.id.creator
-        is_mine = me in part.members and origin.sender not in part.members
-        return self._held([me], origin) if is_mine else seqno
+    me = _me(self)
+    is_mine = me in part.members and origin.sender not in part.members
+    return _held(self, [me], origin) if is_mine else seqno
 
 
-class InstallsAtOnce(Proposer):
-    def _all_have_flushed(self) -> bool:
-        assert self.proposal is not None
-        return self.proposal.id.creator not in self.awaited
+def _me(proposer: Proposer) -> Member:
+    assert proposer.proposal is not None
+    return proposer.proposal.id.creator
 
 
-class FinishesNothing(Proposer):
-    def _behind(self) -> dict[Member, ViewId]:
-        return {}
+def _finishing(choose: Callable[[list[ViewId], set[ViewId]], ViewId | None]) -> type:
+    """A proposer that finishes another view than it should, of those that somebody has flushed and
+    of those that somebody is in."""
+
+    def behind(self: Proposer) -> dict[Member, ViewId]:
+        views = {state.view.id for state in self._states.values()}
+        found = {
+            member: choose([each.id for each in state.flushed], views)
+            for member, state in self._states.items()
+        }
+        return {member: id for member, id in found.items() if id is not None}
+
+    return broken(Proposer, _behind=behind)
 
 
-class FinishesAny(Proposer):
+def _any(flushed: list[ViewId], views: set[ViewId]) -> ViewId | None:
     """Whatever was flushed, last or not."""
-
-    def _behind(self) -> dict[Member, ViewId]:
-        views = {state.view.id for state in self._states.values()}
-        return {
-            member: min(found, key=order)
-            for member, state in self._states.items()
-            if (found := views.intersection(each.id for each in state.flushed))
-        }
+    return min(views.intersection(flushed), key=order, default=None)
 
 
-class FinishesLast(Proposer):
+def _last(flushed: list[ViewId], views: set[ViewId]) -> ViewId | None:
     """What was flushed last, though it may be dead."""
-
-    def _behind(self) -> dict[Member, ViewId]:
-        views = {state.view.id for state in self._states.values()}
-        return {
-            member: state.flushed[-1].id
-            for member, state in self._states.items()
-            if state.flushed and state.flushed[-1].id in views
-        }
+    return flushed[-1] if flushed and flushed[-1] in views else None
 
 
-class DeliversWhatItFetches(Views):
-    def _flush(self, world: World, member: Member) -> World:
-        after = super()._flush(world, member)
-        person = after.people[member]
-        if person.follower.phase is Phase.FLUSHED:
-            person.key = 0
-            for i, held in enumerate(person.held):
-                if not self._waits(i) and held > person.now.delivered[i]:
-                    self._deliver(person, i, held, by_commit=False)
-        return after
+def _deliver_fetched(self: Views, world: World, member: Member) -> World:
+    after = Views._flush(self, world, member)
+    person = after.people[member]
+    if person.follower.phase is Phase.FLUSHED:
+        person.key = 0
+        for i, held in enumerate(person.held):
+            if not self._waits(i) and held > person.now.delivered[i]:
+                self._deliver(person, i, held, by_commit=False)
+    return after
 
 
-class IgnoresTags(Views):
-    def _is_of(self, tag: ViewId, person: Person) -> bool:
-        return True
-
-
-class RemembersParts(Proposer):
+def _cut_as_before(self: Proposer) -> Cut:
     """Members of its view are there still, whatever they say."""
-
-    def _make_cut(self) -> Cut:
-        assert self.proposal is not None
-        view = self._states[self.proposal.id.creator].view
-        states = {
-            member: replace(state, view=view) if member in view else state
-            for member, state in self._states.items()
-        }
-        return make_cut(self.proposal, states, self._is_kept)
+    assert self.proposal is not None
+    view = self._states[_me(self)].view
+    states = {
+        member: replace(state, view=view) if member in view else state
+        for member, state in self._states.items()
+    }
+    return make_cut(self.proposal, states, self._is_kept)
 
 
-class FollowsAnyPart(Follower):
-    def _is_mine(self, cut: Cut) -> bool:
-        return True
-
-
-class OpensWindowsAtZero(Views):
-    def _start(self, person: Person, begin: Begin, i: int) -> int:
-        return super()._start(person, begin, i) if person.held[i] != NOT_IN else 0
-
-
-class DeliversUniformAtOnce(Views):
-    def _waits(self, i: int) -> bool:
-        return False
+def _start_at_zero(self: Views, person: Person, begin: Begin, i: int) -> int:
+    return Views._start(self, person, begin, i) if person.held[i] != NOT_IN else 0
 
 
 # Whole nodes
 
 
-class LeavesUnasked(GroupViews):
+def _propose_without_leavers(
+    self: GroupViews, parts: Sequence[View], now: int, out: Effects
+) -> None:
     """Whoever leaves is not in the proposal: nobody gets what it holds."""
-
-    def _propose(self, parts: Sequence[View], now: int, out: Effects) -> None:
-        leavers, self.requests.leavers = self.requests.leavers, set()
-        self.change.elsewhere |= leavers
-        super()._propose(parts, now, out)
+    leavers, self.requests.leavers = self.requests.leavers, set()
+    self.change.elsewhere |= leavers
+    GroupViews._propose(self, parts, now, out)
 
 
 class DirectFetch(Fetch):
@@ -226,61 +182,43 @@ class DirectFetch(Fetch):
         return super().ask(now, out)
 
 
-class FetchesDirectly(ViewStreams):
+def _fetch_directly(self: ViewStreams, group: GroupState, deadlines: Deadlines) -> None:
     """What is lacking is asked of its holder alone, never by way of the proposer."""
-
-    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
-        super().attach(group, deadlines)
-        self.fetch = DirectFetch(self.me, self._half_of, deadlines.owner("flush"))
+    ViewStreams.attach(self, group, deadlines)
+    self.fetch = DirectFetch(self.me, self._half_of, deadlines.owner("flush"))
 
 
-class CommitsNothing(ViewStreams):
+def _commit_nothing(self: ViewStreams, begin: Begin, now: int, out: Effects) -> None:
     """A view begins without the uniform messages up to the cut that nobody has committed."""
-
-    def _begin(self, begin: Begin, now: int, out: Effects) -> None:
-        part = begin.cut.part_of(self.me)
-        cuts = {
-            origin: self._receivers[origin].window.gate
-            if origin in self._receivers and origin.stream is Stream.UNIFORM
-            else seqno
-            for origin, seqno in part.cuts.items()
-        }
-        parts = tuple(p._replace(cuts=cuts) if p is part else p for p in begin.cut.parts)
-        super()._begin(replace(begin, cut=replace(begin.cut, parts=parts)), now, out)
+    part = begin.cut.part_of(self.me)
+    cuts = {
+        origin: self._receivers[origin].window.gate
+        if origin in self._receivers and origin.stream is Stream.UNIFORM
+        else seqno
+        for origin, seqno in part.cuts.items()
+    }
+    parts = tuple(p._replace(cuts=cuts) if p is part else p for p in begin.cut.parts)
+    ViewStreams._begin(self, replace(begin, cut=replace(begin.cut, parts=parts)), now, out)
 
 
-class HastyReading(Reading):
-    @property
-    def is_due(self) -> bool:
-        return bool(self.unread)
-
-
-class AnnouncesAtOnce(ViewStreams):
+def _announce_at_once(self: ViewStreams, group: GroupState, deadlines: Deadlines) -> None:
     """A view is shown before what was sent in the last one is read."""
-
-    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
-        super().attach(group, deadlines)
-        self.reading = HastyReading()
+    ViewStreams.attach(self, group, deadlines)
+    self.reading = broken(Reading, is_due=property(lambda self: bool(self.unread)))()
 
 
-class GoesOnWithFragments(ViewSender):
-    def begin(self, view: View, together: Collection[Member], now: int, out: Effects) -> None:
-        rest, self.fragments.rest = self.fragments.rest, deque()
-        super().begin(view, together, now, out)
-        self.fragments.rest = rest
-
-
-class KeepsFragments(ViewStreams):
+def _go_on_with_fragments(
+    self: ViewSender, view: View, together: Collection[Member], now: int, out: Effects
+) -> None:
     """A large message goes on where it is, though somebody new lacks its beginning."""
+    rest, self.fragments.rest = self.fragments.rest, deque()
+    ViewSender.begin(self, view, together, now, out)
+    self.fragments.rest = rest
 
-    sending = GoesOnWithFragments
 
-
-class ReadsAhead(ViewStreams):
+def _read_ahead(self: ViewStreams, events: Sequence[Event], *, pauses: bool) -> None:
     """Whoever is to get a state reads on before it comes."""
-
-    def follow_view(self, events: Sequence[Event], *, pauses: bool) -> None:
-        super().follow_view(events, pauses=False)
+    ViewStreams.follow_view(self, events, pauses=False)
 
 
 class Ablation(NamedTuple):
@@ -304,7 +242,17 @@ def _machines(
     return Ablation(rule, parts, scenario)
 
 
-def _nodes(rule: str, script: Script, **layers: type) -> Ablation:
+def _views(**parts: object) -> type:
+    return broken(Views, **parts)
+
+
+def _always(*_: object) -> bool:
+    return True
+
+
+def _nodes(rule: str, script: Script, **parts: object) -> Ablation:
+    """Nodes whose multicast has these parts in place of its own."""
+    layers = {"multicast": broken(ViewStreams, **parts)}
     return Ablation(rule, layers, script._replace(name=f"without {rule}"))
 
 
@@ -313,34 +261,52 @@ FIFO, UNIFORM = (Kind(0, Stream.FIFO),), (Kind(0, Stream.UNIFORM),)
 ABLATIONS = {
     each.rule: each
     for each in (
-        _machines("promise", UNIFORM, "AB B", system=FollowsLower, follower=AnswersLower),
-        _machines("freeze", FIFO, "AB", system=SendsWhileFrozen),
-        _machines("deaf", UNIFORM, "C", system=HearsWhileFrozen),
-        _machines("deaf to all", UNIFORM, "A CA", system=HearsWhoIsAsked),
-        _machines("own", FIFO, "AB", proposer=CutsByOthers),
-        _machines("most held", UNIFORM, "AB CB", proposer=CutsByFirst),
-        _machines("all flushed", FIFO, "AB", proposer=InstallsAtOnce),
-        _machines("hold", FIFO, "BC CA", system=DeliversWhatItFetches),
-        _machines("finish", (), "AB AB", proposer=FinishesNothing),
-        _machines("last flushed", (), "ABC BC", proposer=FinishesAny),
-        _machines("dead", (), "ABC CB", proposer=FinishesLast),
-        _machines("tag", UNIFORM, "A B", system=IgnoresTags),
-        _machines("parts", UNIFORM, "A BA", proposer=RemembersParts, follower=FollowsAnyPart),
-        _machines("window", FIFO, "BA", "A B", system=OpensWindowsAtZero),
-        _machines("gate", UNIFORM, "B", system=DeliversUniformAtOnce),
-        _nodes("order", Script("", ("ABC",), crashes="C", idle="B"), multicast=AnnouncesAtOnce),
-        _nodes("commit", Script("", ("ABC",), crashes="C", unheard="CA"), multicast=CommitsNothing),
-        _nodes("leave", Script("", ("ABC",), leaves="C", unheard="CB"), membership=LeavesUnasked),
+        _machines(
+            *("promise", UNIFORM, "AB B"),
+            follower=AnswersLower,
+            system=_views(_matters=_lower_matters, _may_matter=_always),
+        ),
+        _machines("freeze", FIFO, "AB", system=_views(_may_send=_always)),
+        _machines(
+            *("deaf", UNIFORM, "C"),
+            system=_views(_hears=lambda self, who, _: who.follower.phase is not Phase.FLUSHED),
+        ),
+        _machines("deaf to all", UNIFORM, "A CA", system=_views(_hears=_hears_who_is_asked)),
+        _machines("own", FIFO, "AB", proposer=_cutting(_by_others)),
+        _machines("most held", UNIFORM, "AB CB", proposer=_cutting(_by_first)),
+        _machines(
+            *("all flushed", FIFO, "AB"),
+            proposer=broken(Proposer, _all_have_flushed=lambda self: _me(self) not in self.awaited),
+        ),
+        _machines("hold", FIFO, "BC CA", system=_views(_flush=_deliver_fetched)),
+        _machines("finish", (), "AB AB", proposer=_finishing(lambda flushed, views: None)),
+        _machines("last flushed", (), "ABC BC", proposer=_finishing(_any)),
+        _machines("dead", (), "ABC CB", proposer=_finishing(_last)),
+        _machines("tag", UNIFORM, "A B", system=_views(_is_of=_always)),
+        _machines(
+            *("parts", UNIFORM, "A BA"),
+            proposer=broken(Proposer, _make_cut=_cut_as_before),
+            follower=broken(Follower, _is_mine=_always),
+        ),
+        _machines("window", FIFO, "BA", "A B", system=_views(_start=_start_at_zero)),
+        _machines("gate", UNIFORM, "B", system=_views(_waits=lambda self, i: False)),
+        _nodes("order", Script("", ("ABC",), crashes="C", idle="B"), attach=_announce_at_once),
+        _nodes("commit", Script("", ("ABC",), crashes="C", unheard="CA"), _begin=_commit_nothing),
+        Ablation(
+            "leave",
+            {"membership": broken(GroupViews, _propose=_propose_without_leavers)},
+            Script("without leave", ("ABC",), leaves="C", unheard="CB"),
+        ),
         _nodes(
             "fetch",
             Script("", ("ABCD",), crashes="D", unheard="DA DC", severed="BC", faults=()),
-            multicast=FetchesDirectly,
+            attach=_fetch_directly,
         ),
-        _nodes("state", Script("", ("AB",), joins="C", has_state=True), multicast=ReadsAhead),
+        _nodes("state", Script("", ("AB",), joins="C", has_state=True), follow_view=_read_ahead),
         _nodes(
             "start over",
             Script("", ("AB",), joins="C", idle="B", size=2000, capacity=2),
-            multicast=KeepsFragments,
+            sending=broken(ViewSender, begin=_go_on_with_fragments),
         ),
     )
 }

@@ -14,9 +14,10 @@ proposal of all of them ends in one view. What else must hold: view_rules.py.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ringcast.core.view_change import OWN, Begin, Cut, Flush, Freeze, Snapshot, order
+from ringcast.explore.system import replaced
 from ringcast.explore.view_rules import History, Lived, violations
 from ringcast.explore.view_world import NAMES, NOT_IN, Person, World, fork
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
     from ringcast.explore.view_world import Said, Scenario
     from ringcast.protocols.views.frames import ChangeFrame
-
-T = TypeVar("T")
 
 STUCK = "stuck: a proposal of all who live does not end in one view"
 ROUNDS = 8
@@ -156,7 +155,7 @@ class Views:
         sender, done = world.people[origin.sender], world.commits[i]
         if sender.is_up and self._may_send(sender) and len(sent) < kind.messages:
             after = self._hold(world, origin.sender, i, len(sent) + 1)
-            after.sent = _with(world.sent, i, (*sent, sender.follower.view.id))
+            after.sent = replaced(world.sent, i, (*sent, sender.follower.view.id))
             yield f"{origin} sends {len(sent) + 1}", after
         for member, person in world.people.items():
             held, delivered = person.held[i], person.now.delivered[i]
@@ -174,7 +173,7 @@ class Views:
         is_waiting = is_uniform and done < len(sent) and sent[done] == view.id
         if is_waiting and sender.is_up and world.acks[i][done].issuperset(view):
             after = self._copy(world, origin.sender)
-            after.commits = _with(world.commits, i, done + 1)
+            after.commits = replaced(world.commits, i, done + 1)
             self._deliver(after.people[origin.sender], i, done + 1, by_commit=True)
             yield f"{origin} commits {done + 1}", after
 
@@ -205,10 +204,10 @@ class Views:
     def _hold(self, world: World, member: Member, i: int, upto: int) -> World:
         after = self._copy(world, member)
         person = after.people[member]
-        person.held = _with(person.held, i, upto)
+        person.held = replaced(person.held, i, upto)
         if self.scenario.streams[i].stream is Stream.UNIFORM:
             by = (*world.acks[i], frozenset[Member]())
-            after.acks = _with(
+            after.acks = replaced(
                 world.acks, i, (*by[: upto - 1], by[upto - 1] | {member}, *by[upto:-1])
             )
         if not self._waits(i):
@@ -217,8 +216,8 @@ class Views:
 
     def _deliver(self, person: Person, i: int, upto: int, *, by_commit: bool) -> None:
         now = person.now
-        committed = _with(now.committed, i, upto) if by_commit else now.committed
-        now = now._replace(delivered=_with(now.delivered, i, upto), committed=committed)
+        committed = replaced(now.committed, i, upto) if by_commit else now.committed
+        now = now._replace(delivered=replaced(now.delivered, i, upto), committed=committed)
         person.lived = (*person.lived[:-1], now)
 
     def _can_get(self, world: World, member: Member) -> bool:
@@ -250,7 +249,7 @@ class Views:
         assert person.flushing is not None
         for i, origin in enumerate(self.origins):
             cut = person.flushing.part_of(member).cuts.get(origin, OWN)
-            person.held = _with(person.held, i, max(person.held[i], cut))
+            person.held = replaced(person.held, i, max(person.held[i], cut))
         person.flushing = None
         wishes = Wishes()
         person.follower.on_flushed(person.follower.promised, wishes)
@@ -430,10 +429,6 @@ class Views:
             if not may_answer(leader, proposal, view, gone, who, is_better=True):
                 return False
         return True
-
-
-def _with(values: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:
-    return (*values[:at], value, *values[at + 1 :])
 
 
 def _text(frame: ChangeFrame) -> str:

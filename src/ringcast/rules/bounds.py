@@ -27,6 +27,8 @@ DUTY_NS = 10 * SECOND_NS
 MINUTE_NS = 60 * SECOND_NS
 BACK_OFFS_PER_MINUTE = 7
 """How often two parts come together in a minute: they wait for 1, 2, 4, 8, 16 and 16 seconds."""
+SYNC_TICKS_MAX = 10
+"""For so many ticks a receiver asks where a stream stands, then it gives up."""
 
 
 def change_ns(facts: Facts) -> int:

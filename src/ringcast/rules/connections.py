@@ -15,12 +15,15 @@ from ringcast.rules.replay import (
     OPEN,
     ROUNDING_NS,
     Entries,
-    Presence,
     Watch,
     arrived,
     conn_of,
+    heard_stream,
+    is_gone,
     is_prompt,
     left,
+    of_peer,
+    peer_of,
     side_of,
 )
 from ringcast.trace.rows import (
@@ -42,21 +45,16 @@ from ringcast.trace.rows import (
 )
 
 if TYPE_CHECKING:
-    from ringcast.rules.findings import Findings
     from ringcast.rules.replay import ConnKey, Entry, Side
-    from ringcast.trace.rows import Facts, Row
+    from ringcast.trace.rows import Row
 
 LEGAL = frozenset(
-    {
-        "NONE>OPEN",
-        "OPEN>OPEN",  # on the next connection
-        "OPEN>CLOSING",
-        "OPEN>NONE",  # where the other side is known to be gone
-        "CLOSING>OPEN",
-        "CLOSING>CLOSING",  # on the next connection
-        "CLOSING>NONE",
-    }
+    (
+        *("NONE>OPEN", "OPEN>OPEN", "OPEN>CLOSING", "OPEN>NONE"),
+        *("CLOSING>OPEN", "CLOSING>CLOSING", "CLOSING>NONE"),
+    )
 )
+"""To the same state: on the next connection. OPEN>NONE: the other side is known to be gone."""
 
 
 class StateMachine(Watch):
@@ -67,10 +65,7 @@ class StateMachine(Watch):
     title = "connections open, close and end only as they may"
     events = (*Entries.EVENTS, RX, TX, UNICAST_DELIVER, UNICAST_DROP, VIEW, STOP)
 
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.facts = facts
-        self.entries = Entries()
+    def begin(self) -> None:
         self.newest: dict[Side, ConnKey] = {}
         self.unexplained: list[tuple[str, Row]] = []
 
@@ -128,12 +123,9 @@ class StateMachine(Watch):
             return True  # given up, and to be reported: S8
         if any(_is_replaced(other, row) for other in rows if other.event == VIEW):
             return True
-        about = [
-            other for other in rows if (other.peer, other.peer_inc) == (row.peer, row.peer_inc)
-        ]
-        closes = arrived(about, "close")
+        about = of_peer(rows, peer_of(row))
         return row.kind == "R" and (
-            any(conn_of(close) == conn_of(row) for close in closes)
+            any(conn_of(close) == conn_of(row) for close in arrived(about, "close"))
             or any(other.event == UNICAST_DROP for other in about)
             or any(
                 other.event == CONN and other.kind == "R" and other.epoch > row.epoch
@@ -155,8 +147,7 @@ class StateMachine(Watch):
 def _is_replaced(view: Row, row: Row) -> bool:
     """Whether the view has another incarnation of the row's peer."""
     members = [split_key(key) for key in view.members]
-    peer = row.peer, row.peer_inc
-    return peer not in members and any(node == row.peer for node, _ in members)
+    return peer_of(row) not in members and any(node == row.peer for node, _ in members)
 
 
 class WindowsOpenRight(Watch):
@@ -167,44 +158,37 @@ class WindowsOpenRight(Watch):
     title = "a receive window opens only where its stream stands"
     events = (*Entries.EVENTS, RX, SYNC, UNICAST_DELIVER)
 
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.entries = Entries()
+    def begin(self) -> None:
         self.newest: dict[Side, ConnKey] = {}
-        self.taken: dict[tuple[str, int, int], int] = {}
         self.asked: dict[tuple[str, int], tuple[int, int]] = {}
 
     def see(self, rows: list[Row]) -> None:
         awaited = dict(self.asked)
         for row in rows:
             if row.event == SYNC:
-                peer = row.peer, row.peer_inc
+                peer = peer_of(row)
                 if row.detail == "asked":
                     self.asked[peer] = awaited[peer] = row.seqno, row.epoch
                 elif self.asked.get(peer) == (row.seqno, row.epoch):
                     del self.asked[peer]
         for row in rows:
             if row.event == UNICAST_DELIVER:
-                self._take(row, row.seqno2)
+                self.take(row, row.seqno2)
             elif row.event in Entries.EVENTS and row.kind == "R":
                 entry = self.entries.now(side_of("R", row))
                 is_open = row.event == CONN and not row.detail.endswith(NONE)
                 if is_open and (entry is None or entry.conn != conn_of(row)):
-                    self._judge(row, rows, awaited.get((row.peer, row.peer_inc)))
+                    self._judge(row, rows, awaited.get(peer_of(row)))
                 self.entries.update(row)
-                self._take(row, row.hd)
-
-    def _take(self, row: Row, through: int) -> None:
-        stream = row.peer, row.peer_inc, row.epoch
-        self.taken[stream] = max(self.taken.get(stream, 0), through)
+                self.take(row, row.hd)
 
     def _judge(self, row: Row, rows: list[Row], awaited: tuple[int, int] | None) -> None:
         self.found.premises += 1
         side = side_of("R", row)
         newest = self.newest.get(side, (0, 0))
         self.newest[side] = max(newest, conn_of(row))
-        mine = [other for other in rows if (other.peer, other.peer_inc) == side[1:]]
-        taken = self.taken.get((row.peer, row.peer_inc, row.epoch), 0)
+        mine = of_peer(rows, side[1:])
+        taken = self.taken[heard_stream(row)]
         offsets = [
             max(ok.low, taken)
             for ok in arrived(mine, "sync_ok")
@@ -213,18 +197,14 @@ class WindowsOpenRight(Watch):
         if row.conn == FIRST_CONN_ID and conn_of(row) > newest:
             begins = [data for data in arrived(mine, "udata") if data.seqno == 1]
             offsets += [0 for data in begins if conn_of(data) == conn_of(row)]
+        what = f"{row.member} opens {row.epoch}.{row.conn} of {row.peer}"
+        came = arrived(mine, "udata", "sync_ok")
         if not offsets:
-            self.found.violate(
-                f"{row.member} opens {row.epoch}.{row.conn} of {row.peer} after "
-                f"{newest[0]}.{newest[1]}; nothing that came allows it",
-                *(*arrived(mine, "udata", "sync_ok"), row),
-            )
+            text = f"{what} after {newest[0]}.{newest[1]}; nothing that came allows it"
+            self.found.violate(text, *came, row)
         elif row.hd not in offsets:
-            self.found.violate(
-                f"{row.member} opens {row.epoch}.{row.conn} of {row.peer} at {row.hd}, its stream "
-                f"stands at {offsets[0]}",
-                *(*arrived(mine, "udata", "sync_ok"), row),
-            )
+            text = f"{what} at {row.hd}, its stream stands at {offsets[0]}"
+            self.found.violate(text, *came, row)
 
 
 class LateIsNothing(Watch):
@@ -234,17 +214,10 @@ class LateIsNothing(Watch):
     title = "what comes of an earlier connection has no effect"
     events = (*Entries.EVENTS, RX, TX, TICK, TAIL, SYNC, SYNC_CALL, UNICAST_DROP, VIEW)
 
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.facts = facts
-        self.entries = Entries()
-
     def see(self, rows: list[Row]) -> None:
-        for row in rows:
-            if row.event in Entries.EVENTS:
-                self.entries.update(row)
-        for peer in dict.fromkeys((row.peer, row.peer_inc) for row in rows if row.event == RX):
-            mine = [row for row in rows if (row.peer, row.peer_inc) == peer]
+        self.entries.update_all(rows)
+        for peer in dict.fromkeys(peer_of(row) for row in rows if row.event == RX):
+            mine = of_peer(rows, peer)
             is_viewed = any(row.event == VIEW for row in rows)
             self._judge_receiver(("R", *peer), mine, is_viewed=is_viewed)
             self._judge_sender(("S", *peer), mine)
@@ -268,11 +241,7 @@ class LateIsNothing(Watch):
         asked = [row for row in rows if row.event == SYNC and row.detail == "asked"]
         if not is_kept or (asked and SYNC_CALL not in events):
             changes = [row for row in rows if row.event in (*Entries.EVENTS, SYNC)]
-            self.found.violate(
-                f"{frames[-1].member} acts on {frames[-1].kind} of {frames[-1].epoch}."
-                f"{frames[-1].conn} from {side[1]}, it is on {before.conn[0]}.{before.conn[1]}",
-                *(before.row, *frames, *changes),
-            )
+            self._report(frames, before, *changes)
 
     def _judge_sender(self, side: Side, rows: list[Row]) -> None:
         frames = arrived(rows, "uack", "unack")
@@ -286,11 +255,15 @@ class LateIsNothing(Watch):
         again = [row for row in left(rows, "udata") if row.again and is_prompt(row, self.facts)]
         is_due = any(row.event in (TICK, TAIL) for row in rows)
         if after.row.low != before.row.low or after.conn != before.conn or (again and not is_due):
-            self.found.violate(
-                f"{frames[-1].member} acts on {frames[-1].kind} of {frames[-1].epoch}."
-                f"{frames[-1].conn} from {side[1]}, it is on {before.conn[0]}.{before.conn[1]}",
-                *(before.row, *frames, after.row, *again),
-            )
+            self._report(frames, before, after.row, *again)
+
+    def _report(self, frames: list[Row], before: Entry, *changes: Row) -> None:
+        last = frames[-1]
+        self.found.violate(
+            f"{last.member} acts on {last.kind} of {last.epoch}.{last.conn} from {last.peer}, it "
+            f"is on {before.conn[0]}.{before.conn[1]}",
+            *(before.row, *frames, *changes),
+        )
 
 
 def _is_late(row: Row, entry: Entry) -> bool:
@@ -313,10 +286,7 @@ class NothingLostInSilence(Watch):
     title = "messages that are given up are reported"
     events = (*Entries.EVENTS, UNDELIVERABLE, CRASH, STOP)
 
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.facts = facts
-        self.entries = Entries()
+    def begin(self) -> None:
         self.owed: dict[tuple[str, int, int], Row] = {}
         self.told: dict[tuple[str, int, int], Row] = {}
         self.has_crashed = False
@@ -334,15 +304,13 @@ class NothingLostInSilence(Watch):
                 side = side_of(row.kind, row)
                 entry = self.entries.now(side)
                 self.entries.update(row)
-                is_gone = row.event == CONN and row.detail.endswith(NONE)
-                if is_gone and entry is not None:
+                if is_gone(row) and entry is not None:
                     self._remove(side, entry)
 
     def close(self) -> None:
         for stream, row in self.owed.items():
-            if row.member in self.facts.stopped_members or self.has_crashed:
-                continue
-            if stream not in self.told:
+            is_silent = row.member in self.facts.stopped_members or self.has_crashed
+            if stream not in self.told and not is_silent:
                 self.found.violate(
                     f"{row.member} gives up {row.low + 1}..{row.hr} to {row.peer} and tells nobody",
                     row,
@@ -367,7 +335,7 @@ class NothingLostInSilence(Watch):
             self.owed[side[1], side[2], entry.row.epoch] = entry.row
 
     def _judge(self, row: Row) -> None:
-        earlier = self.told.setdefault((row.peer, row.peer_inc, row.epoch), row)
+        earlier = self.told.setdefault(heard_stream(row), row)
         if earlier is not row:
             self.found.violate(f"{row.member} reports {_run(row)} a second time", earlier, row)
 
@@ -379,21 +347,18 @@ class Used(NamedTuple):
     perhaps: Row
 
 
-class Uses:
+class Using(Watch):
     """When each entry was last used: by a send, by new data, by an ack that raises HA.
 
     Own repeats and duplicates are no use. Data above what is received may be a duplicate, so they
     are only perhaps a use, as is a sync."""
 
-    EVENTS = (*Entries.EVENTS, RX, UNICAST_SEND)
+    USES = (*Entries.EVENTS, RX, UNICAST_SEND)
 
-    __slots__ = ("entries", "used")
-
-    def __init__(self) -> None:
-        self.entries = Entries()
+    def begin(self) -> None:
         self.used: dict[Side, Used] = {}
 
-    def see(self, row: Row) -> None:
+    def note(self, row: Row) -> None:
         if row.event == UNICAST_SEND:
             self._use(side_of("S", row), row, is_sure=True)
         elif row.event == RX:
@@ -408,7 +373,7 @@ class Uses:
         side = side_of(row.kind, row)
         entry = self.entries.now(side)
         self.entries.update(row)
-        if row.event == CONN and row.detail.endswith(NONE):
+        if is_gone(row):
             self.used.pop(side, None)
         elif row.event == CONN and row.detail.endswith(OPEN):
             self._use(side, row, is_sure=not row.detail.startswith(OPEN))
@@ -426,7 +391,7 @@ def _has_moved(row: Row, earlier: Row) -> bool:
     return row.received > earlier.received or row.hr > earlier.hr
 
 
-class ExpiresInTime(Watch):
+class ExpiresInTime(Using):
     """An idle entry begins to close after the expiry time, a tick later at most, and not before.
 
     Clocks may be wrong while there are faults: judged from the end of healing on. That a sender's
@@ -435,33 +400,25 @@ class ExpiresInTime(Watch):
 
     id = "S9"
     title = "an idle connection begins to close in time, whatever is repeated on it"
-    events = (*Uses.EVENTS, VIEW, *Presence.EVENTS)
-
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.facts = facts
-        self.uses = Uses()
-        self.presence = Presence()
+    events = (*Using.USES, VIEW)
 
     def see(self, rows: list[Row]) -> None:
         is_viewed = any(row.event == VIEW for row in rows)
         for row in rows:
-            if row.event in Presence.EVENTS:
-                self.presence.see(row)
-            elif row.event == CONN and row.detail == "OPEN>CLOSING":
+            if row.event == CONN and row.detail == "OPEN>CLOSING":
                 self._judge(row, is_viewed=is_viewed)
-            self.uses.see(row)
+            self.note(row)
 
     def close(self) -> None:
-        if self.facts.gst_ns is None or not self.facts.expiry_ns or not self.presence.is_live:
+        if self.facts.gst_ns is None or not self.facts.expiry_ns or not self.is_live:
             return
-        for side, entry in self.uses.entries:
-            used = self.uses.used.get(side)
+        for side, entry in self.entries:
+            used = self.used.get(side)
             if used is not None and entry.state == OPEN:
                 self._judge_wait(used.perhaps, self.facts.end_ns, None)
 
     def _judge(self, row: Row, *, is_viewed: bool) -> None:
-        gst_ns, used = self.facts.gst_ns, self.uses.used.get(side_of(row.kind, row))
+        gst_ns, used = self.facts.gst_ns, self.used.get(side_of(row.kind, row))
         if gst_ns is None or row.mono_ns <= gst_ns or used is None or is_viewed:
             return
         idle_ns = row.mono_ns - used.surely.mono_ns
@@ -478,17 +435,8 @@ class ExpiresInTime(Watch):
             self._judge_wait(used.perhaps, row.mono_ns, row)
 
     def _judge_wait(self, used: Row, now_ns: int, row: Row | None) -> None:
-        assert self.facts.gst_ns is not None
-        waited_ns = now_ns - max(used.mono_ns, self.facts.gst_ns)
-        bound_ns = self.facts.expiry_ns + self.facts.tau_ns
-        if row is not None:
-            self.found.waited(waited_ns, bound_ns)
-        if waited_ns > bound_ns:
-            self.found.violate(
-                f"{used.member}: the connection with {used.peer} is idle for {waited_ns} ns and "
-                f"open, the bound is {bound_ns}",
-                *(used, row),
-            )
+        text = f"{used.member}: the connection with {used.peer} is idle for {{}} ns and open"
+        self.lasted(used, now_ns, row, self.facts.expiry_ns + self.facts.tau_ns, text)
 
 
 def _run(row: Row) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from typing import Self
+    from collections.abc import Callable
+    from typing import ClassVar
 
+    from ringcast.rules.evidence import Run
+    from ringcast.rules.replay import Watch
     from ringcast.trace.rows import Facts, Row
 
 WITNESS_ROWS_MAX = 20
@@ -48,30 +51,54 @@ class Verdict:
         return "held" if self.premises else "vacuous"
 
 
-class Rule(Protocol):
-    """One rule over a trace, as a state that grows row by row.
+class Stated(NamedTuple):
+    """One statement of one guarantee, over a whole run."""
 
-    `feed` sees the rows of one (node, inc) in the order of `idx`. `merge` takes in the state of
-    other members, or of a later segment of the same ones, and uses it up. `finish` judges what
-    needs the whole trace or its facts, and changes nothing.
-    """
+    id: str
+    title: str
+    judge: Callable[[Run, Findings], None]
+    """Counts premises and violations of a run."""
 
-    @property
-    def id(self) -> str: ...
 
-    @property
-    def title(self) -> str: ...
+Rule: TypeAlias = "Stated | type[Stepwise] | type[Watch]"
 
-    @property
-    def events(self) -> tuple[str, ...]:
-        """Which rows to feed it: the cost of an audit is that of the rows that matter."""
-        ...
 
-    def feed(self, row: Row) -> None: ...
+def rule(id: str, title: str) -> Callable[[Callable[[Run, Findings], None]], Stated]:
+    """Make a function a rule."""
+    return lambda judge: Stated(id, title, judge)
 
-    def merge(self, other: Self) -> None: ...
 
-    def finish(self, facts: Facts) -> Verdict: ...
+class Stepwise:
+    """One rule, fed one row after the other. It keeps little of the rows before: a long trace is
+    judged while it is read."""
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    events: ClassVar[tuple[str, ...]]
+
+    def __init__(self, facts: Facts, found: Findings) -> None:
+        self.facts = facts
+        self.found = found
+
+    def feed(self, row: Row) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Judge what is known at the end only. Most rules have nothing open."""
+
+    @classmethod
+    def judge(cls, run: Run, found: Findings) -> None:
+        rule = cls(run.facts, found)
+        for row in run.rows(*cls.events):
+            rule.feed(row)
+        rule.close()
+
+
+def verdict_of(rule: Rule, run: Run) -> Verdict:
+    """What this rule says of this run."""
+    found = Findings()
+    rule.judge(run, found)
+    return found.verdict(rule.id, rule.title)
 
 
 @dataclass(slots=True)
@@ -97,22 +124,27 @@ class Findings:
         share = observed_ns / max(1, bound_ns)
         self.worst = share if self.worst is None else max(self.worst, share)
 
-    def merge(self, other: Findings) -> None:
-        self.premises += other.premises
-        self.violation_count += other.violation_count
-        self.violations += other.violations
-        del self.violations[VIOLATIONS_KEPT_MAX:]
-        self.unknown |= other.unknown
-        shares = [share for share in (self.worst, other.worst) if share is not None]
-        self.worst = max(shares, default=None)
-
-    def copy(self) -> Findings:
-        copy = Findings()
-        copy.merge(self)
-        return copy
+    def wait(
+        self,
+        waited_ns: int,
+        bound_ns: int,
+        end: Row | None,
+        text: str,
+        *rows: Row | None,
+        is_told: bool = False,
+    ) -> bool:
+        """Judge a wait: whether it was too long, and is to be told. One that lasts to the end of
+        the run (`end` is None) says nothing while there is still time."""
+        is_long = waited_ns > bound_ns
+        if end is not None or is_long:
+            self.premises += 1
+            self.waited(waited_ns, bound_ns)
+        if is_long and not is_told:
+            self.violate(f"{text}, the bound is {bound_ns}", *rows)
+        return is_long
 
     def verdict(self, id: str, title: str) -> Verdict:
-        """In an order that does not depend on how the trace was split."""
+        """In the order of the run."""
         ordered = sorted(self.violations, key=lambda found: (_place(found), found.text))
         return Verdict(
             id,

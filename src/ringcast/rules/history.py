@@ -69,11 +69,6 @@ class Condensed:
             last.clear()
         rows.append(row)
 
-    def merge(self, other: Condensed) -> None:
-        for rows in other.rows.values():
-            for row in rows:
-                self.feed(row)
-
 
 class Span:
     """The messages of one origin that a member sent or delivered in one view."""
@@ -235,6 +230,19 @@ class History:
 
     def life(self, key: str) -> Life | None:
         return self.lives.get(split_key(key))
+
+    def delivered(self) -> Iterator[tuple[Stay, OriginKey, Span]]:
+        """What each member delivered in each view, of whom."""
+        for life in self.lives.values():
+            for stay in life.stays.values():
+                for origin, span in stay.delivered.items():
+                    yield stay, origin, span
+
+    def sent(self, stay: Stay, origin: OriginKey) -> tuple[Life | None, Span | None]:
+        """Who the sender was, and what it sent in this view."""
+        sender = self.lives.get(origin[:2])
+        there = None if sender is None else sender.stays.get(stay.key)
+        return sender, None if there is None else there.sent.get(origin[2])
 
     def steps(self) -> Iterator[Step]:
         return (step for life in self.lives.values() for step in life.steps)

@@ -1,4 +1,4 @@
-"""V-L1–V-L4: all that live come to one view, join and leave in time, and come to rest.
+"""V-L1–V-L6: all that live come to one view, join and leave in time, and come to rest.
 
 That views come in order and are the same everywhere is VS1.
 """
@@ -6,271 +6,171 @@ That views come in order and are the same everywhere is VS1.
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.rules import bounds
-from ringcast.rules.algebra import Lives
-from ringcast.rules.changes import Phases
-from ringcast.rules.findings import Findings
+from ringcast.rules.findings import rule
 from ringcast.trace.rows import (
-    PHASE,
     START,
     STATE_LOST,
     STATE_RECEIVED,
     STATE_WAIT,
     STOP,
+    TX,
     VIEW,
     split_key,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import ClassVar, Self
+    from collections.abc import Callable, Iterable, Iterator
 
-    from ringcast.rules.findings import Verdict
-    from ringcast.trace.rows import Facts, MemberKey, Row
+    from ringcast.rules.evidence import Run
+    from ringcast.rules.findings import Findings
+    from ringcast.trace.rows import MemberKey, Row
 
 LEAVE = "leave"
 """The application asks its member to leave; `stop` follows when it is out."""
 
 
-class OneView:
+@rule("V-L1", "all that live come to one view, in time")
+def one_view(run: Run, found: Findings) -> None:
     """Once the network has healed, all members that live end in one view of exactly them.
 
     It is judged by the last view of the run: one that comes too late, or changes again, counts.
     But while one of them waits for its state, views of the same members, all together, follow each
     other to find who gives it. They change nothing here; how long it waits is T-L1.
     """
+    if run.phases.heal is None:
+        return
+    states = run.by_member(STATE_WAIT, STATE_RECEIVED, STATE_LOST)
+    components: defaultdict[int, list[Row]] = defaultdict(list)
+    for member, rows in sorted(run.by_member(START).items()):
+        if run.lives.is_live(member):
+            components[run.facts.component.get(rows[-1].member, 0)].append(rows[-1])
+    for living in components.values():
+        _judge_component(run, living, run.phases.heal, states, found)
 
-    id = "V-L1"
-    title = "all that live come to one view, in time"
-    events = (START, PHASE, STATE_WAIT, STATE_RECEIVED, STATE_LOST, *Lives.EVENTS)
 
-    def __init__(self) -> None:
-        self.started: dict[MemberKey, Row] = {}
-        self.phases = Phases()
-        self.lives = Lives()
-        self.states: defaultdict[MemberKey, list[Row]] = defaultdict(list)
+def _judge_component(
+    run: Run, living: list[Row], heal: Row, states: dict[MemberKey, list[Row]], found: Findings
+) -> None:
+    """Those who hear each other."""
+    facts, bound_ns = run.facts, bounds.one_view_ns(run.facts)
+    everybody = {row.member for row in living}
+    views = [run.lives.last_view((row.node, row.inc)) for row in living]
+    late = [
+        view or start
+        for start, view in zip(living, views, strict=True)
+        if view is None or set(view.members) != everybody or not _is_same(view, views[0])
+    ]
+    if late and facts.end_ns <= heal.mono_ns + bound_ns:
+        found.unknown.add("whether all come to one view: the run ended too early")
+        return
+    settled = [view for row in living if (view := _settled(run, (row.node, row.inc), states))]
+    last = max(settled, key=attrgetter("mono_ns"), default=heal)
+    waited_ns = max(0, (facts.end_ns if late else last.mono_ns) - heal.mono_ns)
+    found.premises += 1
+    found.waited(waited_ns, bound_ns)
+    if late:
+        found.violate(
+            f"{', '.join(sorted(everybody))} live and are not in one view after {waited_ns} "
+            f"ns, the bound is {bound_ns}",
+            *late,
+        )
+    elif waited_ns > bound_ns:
+        found.violate(f"one view took {waited_ns} ns, the bound is {bound_ns}", heal, last)
 
-    def feed(self, row: Row) -> None:
-        if row.event == START:
-            self.started[row.node, row.inc] = row
-        elif row.event == PHASE:
-            self.phases.feed(row)
-        elif row.event in Lives.EVENTS:
-            self.lives.feed(row)
-        else:
-            self.states[row.node, row.inc].append(row)
 
-    def merge(self, other: OneView) -> None:
-        self.started |= other.started
-        self.phases.merge(other.phases)
-        self.lives.merge(other.lives)
-        for member, rows in other.states.items():
-            self.states[member] += rows
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        heal = self.phases.heal
-        if heal is None:
-            return found.verdict(self.id, self.title)
-        components: defaultdict[int, list[Row]] = defaultdict(list)
-        for member, row in sorted(self.started.items()):
-            if self.lives.is_live(member):
-                components[facts.component.get(row.member, 0)].append(row)
-        for living in components.values():
-            self._judge(living, heal, facts, found)
-        return found.verdict(self.id, self.title)
-
-    def _judge(self, living: list[Row], heal: Row, facts: Facts, found: Findings) -> None:
-        """Those who hear each other."""
-        everybody = {row.member for row in living}
-        views = [self.lives.last_view((row.node, row.inc)) for row in living]
-        late = [
-            view or start
-            for start, view in zip(living, views, strict=True)
-            if view is None or set(view.members) != everybody or not _is_same(view, views[0])
-        ]
-        bound_ns = bounds.one_view_ns(facts)
-        since_ns = heal.mono_ns
-        settled = [self._settled((row.node, row.inc)) for row in living]
-        settled_ns = max((view.mono_ns for view in settled if view is not None), default=since_ns)
-        if late and facts.end_ns <= since_ns + bound_ns:
-            found.unknown.add("whether all come to one view: the run ended too early")
-            return
-        found.premises += 1
-        waited_ns = max(0, (facts.end_ns if late else settled_ns) - since_ns)
-        found.waited(waited_ns, bound_ns)
-        if late:
-            found.violate(
-                f"{', '.join(sorted(everybody))} live and are not in one view after {waited_ns} "
-                f"ns, the bound is {bound_ns}",
-                *late,
-            )
-        elif waited_ns > bound_ns:
-            last = max((view for view in settled if view is not None), key=_time)
-            found.violate(f"one view took {waited_ns} ns, the bound is {bound_ns}", heal, last)
-
-    def _settled(self, member: MemberKey) -> Row | None:
-        """The view that brought its last members together."""
-        view: Row | None = None
-        for earlier in reversed(self.lives.views.get(member, [])):
-            if view is not None and not (_is_repeated(earlier, view) and self._is_for_state(view)):
+def _settled(run: Run, member: MemberKey, states: dict[MemberKey, list[Row]]) -> Row | None:
+    """The view that brought its last members together."""
+    view: Row | None = None
+    for earlier in reversed(run.lives.views.get(member, [])):
+        if view is not None:
+            # All members of the one come to the other together, and nobody else.
+            is_repeated = set(earlier.members) == set(view.members) == set(view.part)
+            if not (is_repeated and _is_for_state(view, states)):
                 break
-            view = earlier
-        return view
-
-    def _is_for_state(self, view: Row) -> bool:
-        """Whether somebody waited for its state when this view came."""
-        for member in map(split_key, view.members):
-            rows = [row for row in self.states.get(member, []) if row.mono_ns <= view.mono_ns]
-            if rows and rows[-1].event == STATE_WAIT:
-                return True
-        return False
+        view = earlier
+    return view
 
 
-def _is_repeated(before: Row, view: Row) -> bool:
-    """Whether all members of the one come to the other together, and nobody else."""
-    return set(before.members) == set(view.members) == set(view.part)
+def _is_for_state(view: Row, states: dict[MemberKey, list[Row]]) -> bool:
+    """Whether somebody waited for its state when this view came."""
+    for member in map(split_key, view.members):
+        rows = [row for row in states.get(member, []) if row.mono_ns <= view.mono_ns]
+        if rows and rows[-1].event == STATE_WAIT:
+            return True
+    return False
 
 
 def _is_same(view: Row, other: Row | None) -> bool:
     return other is not None and view.view_key == other.view_key
 
 
-def _time(row: Row) -> int:
-    return row.mono_ns
+def _judge_waits(
+    run: Run,
+    begins: str,
+    ends: str,
+    since: Callable[[Row, int], int | None],
+    bound_ns: Callable[[Row], int],
+    found: Findings,
+) -> None:
+    """From one event of a member to the next of another kind; `since` says from when on the time
+    runs, or that it is not judged."""
+    ended_by = run.by_member(ends)
+    for member, (begun, *_) in run.by_member(begins).items():
+        ended = ended_by[member][0] if member in ended_by else None
+        if ended is None and not run.lives.is_live(member):
+            continue  # it crashed on the way
+        end_ns = run.facts.end_ns if ended is None else ended.mono_ns
+        since_ns = since(begun, end_ns)
+        if since_ns is not None:
+            text = f"{begun.member}: {begins}, and no {ends} for {end_ns - since_ns} ns"
+            found.wait(end_ns - since_ns, bound_ns(begun), ended, text, begun, ended)
 
 
-class _Wait:
-    """From one event of a member to the next of another kind, while nothing disturbs.
+@rule("V-L2", "whoever starts is in a view, in time")
+def joined_in_time(run: Run, found: Findings) -> None:
+    """Whoever starts is in a view soon: in its group's, or in one of its own. What began under
+    faults counts from the healing on, if it still lasts."""
 
-    What began under faults counts from the healing on, if it still lasts.
-    """
+    def since(begun: Row, end_ns: int) -> int | None:
+        return run.phases.calm_since(begun.mono_ns, end_ns)
 
-    id: ClassVar[str]
-    title: ClassVar[str]
-    events: ClassVar[tuple[str, ...]]
-    begins: ClassVar[str]
-    ends: ClassVar[str]
-
-    def __init__(self) -> None:
-        self.begun: dict[MemberKey, Row] = {}
-        self.ended: dict[MemberKey, Row] = {}
-        self.phases = Phases()
-        self.lives = Lives()
-
-    def feed(self, row: Row) -> None:
-        if row.event == self.begins:
-            self.begun.setdefault((row.node, row.inc), row)
-        elif row.event == self.ends:
-            self.ended.setdefault((row.node, row.inc), row)
-        if row.event == PHASE:
-            self.phases.feed(row)
-        elif row.event in Lives.EVENTS:
-            self.lives.feed(row)
-
-    def merge(self, other: Self) -> None:
-        self.begun = other.begun | self.begun
-        self.ended = other.ended | self.ended
-        self.phases.merge(other.phases)
-        self.lives.merge(other.lives)
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        for member, begun in self.begun.items():
-            ended = self.ended.get(member)
-            if ended is None and not self.lives.is_live(member):
-                continue  # it crashed on the way
-            end_ns = facts.end_ns if ended is None else ended.mono_ns
-            since_ns = self.since(begun, end_ns, facts)
-            if since_ns is not None:
-                self._judge(begun, ended, end_ns - since_ns, facts, found)
-        return found.verdict(self.id, self.title)
-
-    def since(self, begun: Row, end_ns: int, facts: Facts) -> int | None:
-        """From when on the time runs; None: it is not judged."""
-        return self.phases.calm_since(begun.mono_ns, end_ns)
-
-    def bound_ns(self, begun: Row, facts: Facts) -> int:
-        raise NotImplementedError
-
-    def _judge(
-        self, begun: Row, ended: Row | None, waited_ns: int, facts: Facts, found: Findings
-    ) -> None:
-        bound_ns = self.bound_ns(begun, facts)
-        if ended is None and waited_ns <= bound_ns:
-            return  # the run ended while there was still time
-        found.premises += 1
-        found.waited(waited_ns, bound_ns)
-        if waited_ns > bound_ns:
-            found.violate(
-                f"{begun.member}: {self.begins}, and no {self.ends} for {waited_ns} ns, the bound "
-                f"is {bound_ns}",
-                *(begun, ended),
-            )
+    _judge_waits(run, START, VIEW, since, lambda _: bounds.join_ns(run.facts), found)
 
 
-class JoinedInTime(_Wait):
-    """Whoever starts is in a view soon: in its group's, or in one of its own."""
-
-    id = "V-L2"
-    title = "whoever starts is in a view, in time"
-    events = (START, PHASE, *Lives.EVENTS)
-    begins, ends = START, VIEW
-
-    def bound_ns(self, begun: Row, facts: Facts) -> int:
-        return bounds.join_ns(facts)
-
-
-class LeftInTime(_Wait):
+@rule("V-L3", "whoever leaves is out, in time")
+def left_in_time(run: Run, found: Findings) -> None:
     """Whoever is asked to leave is out soon, also if nobody answers; on a network that works as
     soon as what it has sent has its seqnos."""
+    facts = run.facts
 
-    id = "V-L3"
-    title = "whoever leaves is out, in time"
-    events = (LEAVE, PHASE, *Lives.EVENTS)
-    begins, ends = LEAVE, STOP
-
-    def since(self, begun: Row, end_ns: int, facts: Facts) -> int | None:
+    def since(begun: Row, end_ns: int) -> int | None:
         if begun.member not in facts.late_members:
             return begun.mono_ns  # its own timer counts, whatever befell the network
-        return super().since(begun, end_ns, facts)
+        return run.phases.calm_since(begun.mono_ns, end_ns)
 
-    def bound_ns(self, begun: Row, facts: Facts) -> int:
+    def bound_ns(begun: Row) -> int:
         is_calm = facts.gst_ns is not None and begun.mono_ns >= facts.gst_ns
         return bounds.leave_soon_ns(facts) if is_calm else bounds.leave_ns(facts)
 
+    _judge_waits(run, LEAVE, STOP, since, bound_ns, found)
 
-class Restful:
+
+@rule("V-L4", "links that come and go do not make and break the group without end")
+def restful(run: Run, found: Findings) -> None:
     """However links come and go, views do not follow for ever: in any minute not too many, and
     much fewer that bring somebody back.
 
     They are counted by name: whoever comes back as another incarnation has had the views before.
     """
-
-    id = "V-L4"
-    title = "links that come and go do not make and break the group without end"
-    events = (VIEW,)
-
-    def __init__(self) -> None:
-        self.views: defaultdict[str, list[Row]] = defaultdict(list)
-
-    def feed(self, row: Row) -> None:
-        self.views[row.node].append(row)
-
-    def merge(self, other: Restful) -> None:
-        for node, rows in other.views.items():
-            self.views[node] += rows
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        for views in self.views.values():
-            views = sorted(views, key=_time)
-            returns = list(_returns(views))
-            _judge_rate("views", views, bounds.views_per_minute(facts), found)
-            _judge_rate("returns", returns, bounds.merges_per_minute(facts), found)
-        return found.verdict(self.id, self.title)
+    for rows in run.by(attrgetter("node"), VIEW).values():
+        views = sorted(rows, key=attrgetter("mono_ns"))
+        _judge_rate("views", views, bounds.views_per_minute(run.facts), found)
+        returns = list(_returns(views))
+        _judge_rate("returns", returns, bounds.merges_per_minute(run.facts), found)
 
 
 def _returns(views: Iterable[Row]) -> Iterator[Row]:
@@ -298,3 +198,64 @@ def _judge_rate(what: str, rows: list[Row], bound: int, found: Findings) -> None
                 f"{row.node} installs {count} {what} within a minute, the bound is {bound}",
                 *(rows[first], row),
             )
+
+
+# How long view changes hold members up, on a network that works
+
+
+@rule("V-L5", "a view change ends, in time, whatever applications do")
+def changes_end(run: Run, found: Findings) -> None:
+    """Nobody is frozen for long: for one change, if nobody refuses or stays silent; else for as
+    long as it takes to go on without whoever does. Windows may be full, and readers slow."""
+    facts = run.facts
+    refused = {row.view for row in run.rows(TX) if row.kind == "refuse"}
+    for member in run.freezes.rows:
+        for frozen in run.freezes.of(member):
+            first, end = frozen.first, frozen.end
+            end_ns = facts.end_ns if end is None else end.mono_ns
+            since_ns = run.phases.calm_since(first.mono_ns, end_ns)
+            if frozen.before is None:
+                continue  # it looks for its group, and nobody sends there: V-L2
+            if since_ns is None or (end is not None and end.event != VIEW):
+                continue
+            bound_ns = bounds.frozen_ns(facts, run.freezes.deaths(frozen, since_ns, end_ns))
+            is_single = end is not None and frozen.last is first and first.view_key == end.view_key
+            if is_single and since_ns == first.mono_ns and first.view not in refused:
+                bound_ns = bounds.change_ns(facts)
+            waited_ns = end_ns - since_ns
+            text = f"{first.member} is frozen for {waited_ns} ns"
+            found.wait(waited_ns, bound_ns, end, text, first, frozen.last, end)
+
+
+@rule("V-L6", "who joins and who comes back holds senders up for a tenth of the time at most")
+def rarely_at_will(run: Run, found: Findings) -> None:
+    """Changes that only bring somebody in hold senders up for a tenth of any ten seconds: nine
+    times as long passes after each. So of the last one, behind which that time has yet to pass, all
+    but a tenth comes on top."""
+    for member in run.freezes.rows:
+        changes = list(_at_will(run, member))
+        first = 0
+        for last, (begun, end) in enumerate(changes):
+            found.premises += 1
+            bound_ns = (bounds.DUTY_NS + 9 * (end.mono_ns - begun.mono_ns)) // 10
+            while end.mono_ns - changes[first][0].mono_ns > bounds.DUTY_NS and first < last:
+                first += 1
+            held_ns = sum(
+                after.mono_ns - before.mono_ns for before, after in changes[first : last + 1]
+            )
+            found.waited(held_ns, bound_ns)
+            if held_ns > bound_ns:
+                found.violate(
+                    f"{end.member} is frozen for {held_ns} ns of ten seconds to let others in",
+                    *(changes[first][0], end),
+                )
+
+
+def _at_will(run: Run, member: MemberKey) -> Iterator[tuple[Row, Row]]:
+    for frozen in run.freezes.of(member):
+        first, end, before = frozen.first, frozen.end, frozen.before
+        if end is None or end.event != VIEW or before is None:
+            continue
+        is_calm = run.phases.calm_since(first.mono_ns, end.mono_ns) == first.mono_ns
+        if is_calm and set(before.members) < set(end.members):
+            yield first, end

@@ -1,8 +1,7 @@
 """Rules over everything one member did, instant by instant.
 
 Some rules need a whole table of a member's connections, and what arrived in the very input that
-changed it. Their rows are kept until the end and then replayed, member by member: so segments and
-members merge by joining lists, and a rule is plain code over local state.
+changed it.
 
 An *instant* is all rows of one member at one time. It may hold several inputs, so what a rule
 asks of an instant is never more than what it may ask of an input.
@@ -13,15 +12,16 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.rules.findings import Findings
-from ringcast.trace.rows import CONN, CRASH, PAUSE, RESUME, RX, STOP, TX, UNICAST_WIN
+from ringcast.trace.rows import CONN, RX, TX, UNICAST_WIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import ClassVar
 
-    from ringcast.rules.findings import Verdict
+    from ringcast.rules.evidence import Run
+    from ringcast.rules.findings import Findings
     from ringcast.trace.rows import Facts, MemberKey, Row
 
 Stream: TypeAlias = tuple[str, int, str, int, int]
@@ -41,50 +41,58 @@ OPEN = "OPEN"
 CLOSING = "CLOSING"
 
 
-class Watch(Protocol):
-    """One rule, watching one member."""
+class Watch:
+    """One rule, watching one member. What members say to themselves needs no connection and is left
+    out."""
 
-    id: str
-    title: str
-    events: tuple[str, ...]
+    id: ClassVar[str]
+    title: ClassVar[str]
+    events: ClassVar[tuple[str, ...]]
 
-    def __init__(self, found: Findings, facts: Facts) -> None: ...
+    def __init__(self, run: Run, member: MemberKey, found: Findings) -> None:
+        self.facts = run.facts
+        self.found = found
+        self.is_live = run.lives.is_live(member)
+        """At the end of the run."""
+        self.entries = Entries()
+        self.taken: defaultdict[tuple[str, int, int], int] = defaultdict(int)
+        """Up to where its application was handed each stream, as far as the rule notes it."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Set up what the rule keeps."""
 
     def see(self, rows: list[Row]) -> None:
         """Judge the rows of one instant."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Judge what is still open when the member's rows end. Most rules have nothing open."""
-        return
 
+    def take(self, row: Row, through: int) -> None:
+        self.taken[heard_stream(row)] = max(self.taken[heard_stream(row)], through)
 
-class Replay:
-    """A watch as a rule. What members say to themselves needs no connection and is left out."""
-
-    def __init__(self, watch: type[Watch]) -> None:
-        self.id = watch.id
-        self.title = watch.title
-        self.events = watch.events
-        self._watch = watch
-        self._rows: defaultdict[MemberKey, list[Row]] = defaultdict(list)
-
-    def feed(self, row: Row) -> None:
-        if (row.peer, row.peer_inc) != (row.node, row.inc):
-            self._rows[row.node, row.inc].append(row)
-
-    def merge(self, other: Replay) -> None:
-        for member, rows in other._rows.items():
-            self._rows[member] += rows
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        for rows in self._rows.values():
-            watch = self._watch(found, facts)
-            for _, instant in groupby(rows, key=attrgetter("mono_ns")):
+    @classmethod
+    def judge(cls, run: Run, found: Findings) -> None:
+        for member, rows in run.by_member(*cls.events).items():
+            others = (row for row in rows if (row.peer, row.peer_inc) != member)
+            watch = cls(run, member, found)
+            for _, instant in groupby(others, key=attrgetter("mono_ns")):
                 watch.see(list(instant))
             watch.close()
-        return found.verdict(self.id, self.title)
+
+    def lasted(
+        self, since: Row, now_ns: int, end: Row | None, bound_ns: int, text: str, slack_ns: int = 0
+    ) -> bool:
+        """Judge a wait since then, or since the end of healing; whether it was too long. "{}" in
+        the text stands for how long it was."""
+        waited_ns = now_ns - max(since.mono_ns, self.facts.gst_ns or 0)
+        if end is not None:
+            self.found.waited(waited_ns, bound_ns)
+        if waited_ns > bound_ns + slack_ns:
+            told = f"{text.replace('{}', str(waited_ns))}, the bound is {bound_ns}"
+            self.found.violate(told, since, end)
+        return waited_ns > bound_ns + slack_ns
 
 
 class Entry(NamedTuple):
@@ -132,6 +140,11 @@ class Entries:
             self._now[side] = Entry(entry.state, row)
         shown.append(self._now.get(side))
 
+    def update_all(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            if row.event in self.EVENTS:
+                self.update(row)
+
     def now(self, side: Side) -> Entry | None:
         return self._now.get(side)
 
@@ -149,20 +162,6 @@ class Entries:
 
     def __iter__(self) -> Iterator[tuple[Side, Entry]]:
         return iter(self._now.items())
-
-
-class Presence:
-    """Whether the member lives at the end of its rows."""
-
-    EVENTS = (CRASH, STOP, PAUSE, RESUME)
-
-    __slots__ = ("is_live",)
-
-    def __init__(self) -> None:
-        self.is_live = True
-
-    def see(self, row: Row) -> None:
-        self.is_live = row.event == RESUME
 
 
 def sent_stream(row: Row) -> Stream:
@@ -184,6 +183,20 @@ def conn_of(row: Row) -> ConnKey:
     return row.epoch, row.conn
 
 
+def is_gone(row: Row) -> bool:
+    """Whether an entry ends with this row."""
+    return row.event == CONN and row.detail.endswith(NONE)
+
+
+def peer_of(row: Row) -> MemberKey:
+    return row.peer, row.peer_inc
+
+
+def heard_stream(row: Row) -> tuple[str, int, int]:
+    """A stream with one peer, as the member knows it."""
+    return row.peer, row.peer_inc, row.epoch
+
+
 def side_of(kind: str, row: Row) -> Side:
     return kind, row.peer, row.peer_inc
 
@@ -196,6 +209,10 @@ def arrived(rows: Iterable[Row], *kinds: str) -> list[Row]:
 def left(rows: Iterable[Row], *kinds: str) -> list[Row]:
     """The frames of these kinds that went out."""
     return [row for row in rows if row.event == TX and row.kind in kinds]
+
+
+def of_peer(rows: Iterable[Row], peer: MemberKey) -> list[Row]:
+    return [row for row in rows if peer_of(row) == peer]
 
 
 def is_prompt(row: Row, facts: Facts) -> bool:

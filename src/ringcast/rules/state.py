@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from ringcast.rules import bounds
-from ringcast.rules.algebra import Lives
-from ringcast.rules.findings import Findings
+from ringcast.rules.findings import rule
 from ringcast.trace.rows import (
     ASIDE,
     DELIVER,
     HANDED,
-    PHASE,
     SHOWN,
     STATE_BEGUN,
     STATE_END,
@@ -35,8 +33,9 @@ from ringcast.trace.rows import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ringcast.rules.findings import Verdict
-    from ringcast.trace.rows import Facts, MemberKey, OriginKey, Row
+    from ringcast.rules.evidence import Run
+    from ringcast.rules.findings import Findings
+    from ringcast.trace.rows import MemberKey, OriginKey, Row
 
 PRIME = (1 << 61) - 1
 BASE = 0x9E3779B97F4A7C15 % PRIME
@@ -92,82 +91,33 @@ class Statement(NamedTuple):
         }
 
 
-class Chronicle:
-    """Rows of all members, in order for each, with statements put together."""
+STATED = (STATE_WANTED, STATE_BEGUN, STATE_RECEIVED, STATE_END, STATE_ENTRY)
 
-    EVENTS = (STATE_WANTED, STATE_BEGUN, STATE_RECEIVED, STATE_END, STATE_ENTRY)
 
-    __slots__ = ("rows",)
-
-    def __init__(self) -> None:
-        self.rows: defaultdict[MemberKey, list[Row]] = defaultdict(list)
-
-    def feed(self, row: Row) -> None:
-        self.rows[row.node, row.inc].append(row)
-
-    def merge(self, other: Chronicle) -> None:
-        for member, rows in other.rows.items():
-            self.rows[member] += rows
-
-    def statements(self, member: MemberKey) -> Iterator[Statement]:
-        """Everything this member wrote; what is no statement has no entries."""
-        rows = self.rows[member]
-        at = 0
-        while at < len(rows):
-            told = Statement(rows[at], {})
+def statements(rows: list[Row]) -> Iterator[Statement]:
+    """Everything a member wrote; what is no statement has no entries."""
+    at = 0
+    while at < len(rows):
+        told = Statement(rows[at], {})
+        at += 1
+        while at < len(rows) and rows[at].event == STATE_ENTRY:
+            told.entries[rows[at].origin] = rows[at]
             at += 1
-            while at < len(rows) and rows[at].event == STATE_ENTRY:
-                told.entries[rows[at].origin] = rows[at]
-                at += 1
-            yield told
+        yield told
 
 
-class AsItsProviderHadIt:
+@rule("T1", "a state is its provider's, as it was at the cut of a view")
+def as_its_provider_had_it(run: Run, found: Findings) -> None:
     """Whoever takes a state gets what its provider had at the cut of a view: right behind that
     view, before any message of it. Both speak of the same view."""
-
-    id = "T1"
-    title = "a state is its provider's, as it was at the cut of a view"
-    events = (SHOWN, DELIVER, HANDED, *Chronicle.EVENTS)
-
-    def __init__(self) -> None:
-        self.chronicle = Chronicle()
-
-    def feed(self, row: Row) -> None:
-        self.chronicle.feed(row)
-
-    def merge(self, other: AsItsProviderHadIt) -> None:
-        self.chronicle.merge(other.chronicle)
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        given: dict[tuple[MemberKey, int], tuple[Statement, Row | None]] = {}
-        for member in self.chronicle.rows:
-            given |= self._given_by(member, found)
-        for member in self.chronicle.rows:
-            begun: Row | None = None
-            for told in self.chronicle.statements(member):
-                if told.row.event == STATE_BEGUN:
-                    begun = told.row
-                elif told.row.event == STATE_RECEIVED:
-                    found.premises += 1
-                    of = None if begun is None else given.get(_transfer(begun))
-                    if of is None or (of[0].row.peer, of[0].row.peer_inc) != member:
-                        found.violate(
-                            f"{told.row.member} has a state that nobody gave it", begun, told.row
-                        )
-                    else:
-                        self._judge(told, *of, found)
-        return found.verdict(self.id, self.title)
-
-    def _given_by(
-        self, member: MemberKey, found: Findings
-    ) -> dict[tuple[MemberKey, int], tuple[Statement, Row | None]]:
-        """The states that this one gave, by their number, with the view that each was cut at."""
-        given: dict[tuple[MemberKey, int], tuple[Statement, Row | None]] = {}
+    members = run.by_member(SHOWN, DELIVER, HANDED, *STATED)
+    told_by = {member: list(statements(rows)) for member, rows in members.items()}
+    given: dict[tuple[MemberKey, int], tuple[Statement, Row | None]] = {}
+    """The states that were given, by their number, with the view that each was cut at."""
+    for member, mine in told_by.items():
         view: Row | None = None
         message: Row | None = None
-        for told in self.chronicle.statements(member):
+        for told in mine:
             row = told.row
             if row.event == SHOWN:
                 view, message = row, None
@@ -181,17 +131,30 @@ class AsItsProviderHadIt:
                         f"{row.member} gives its state to {row.peer} behind messages of its view",
                         *(view, message, row),
                     )
-        return given
+    for member, mine in told_by.items():
+        begun: Row | None = None
+        for told in mine:
+            if told.row.event == STATE_BEGUN:
+                begun = told.row
+            elif told.row.event == STATE_RECEIVED:
+                found.premises += 1
+                of = None if begun is None else given.get(_transfer(begun))
+                if of is None or (of[0].row.peer, of[0].row.peer_inc) != member:
+                    found.violate(
+                        f"{told.row.member} has a state that nobody gave it", begun, told.row
+                    )
+                else:
+                    _judge_received(told, *of, found)
 
-    @staticmethod
-    def _judge(told: Statement, given: Statement, view: Row | None, found: Findings) -> None:
-        if view is not None and view.view_key != told.row.view_key:
-            found.violate(
-                f"{told.row.member} takes the state at view {told.row.view}; {view.member} gave it "
-                f"at view {view.view}",
-                *(view, given.row, told.row),
-            )
-        _compare(told, given.content(), f"{given.row.member} gave", found)
+
+def _judge_received(told: Statement, given: Statement, view: Row | None, found: Findings) -> None:
+    if view is not None and view.view_key != told.row.view_key:
+        found.violate(
+            f"{told.row.member} takes the state at view {told.row.view}; {view.member} gave it "
+            f"at view {view.view}",
+            *(view, given.row, told.row),
+        )
+    _compare(told, given.content(), f"{given.row.member} gave", found)
 
 
 def _transfer(begun: Row) -> tuple[MemberKey, int]:
@@ -283,204 +246,118 @@ def _range(row: Row) -> str:
     return f"{row.peer}:{row.seqno}..{row.seqno2}"
 
 
-class OnceBehindItsState:
+@rule("T2", "behind a state comes what was sent since its cut, once")
+def once_behind_its_state(run: Run, found: Findings) -> None:
     """Behind its state an application gets exactly what was sent in the view that the state was cut
     at, and in later ones: in order, once, and all that its member took. Before it, it gets nothing.
     The same if the state is lost: what was sent before the view that it was to be cut at is lost,
     too."""
-
-    id = "T2"
-    title = "behind a state comes what was sent since its cut, once"
-    events = (DELIVER, HANDED, STATE_WAIT, STATE_RECEIVED, STATE_LOST, *Lives.EVENTS)
-
-    def __init__(self) -> None:
-        self.chronicle = Chronicle()
-        self.lives = Lives()
-
-    def feed(self, row: Row) -> None:
-        if row.event in Lives.EVENTS:
-            self.lives.feed(row)
-        else:
-            self.chronicle.feed(row)
-
-    def merge(self, other: OnceBehindItsState) -> None:
-        self.chronicle.merge(other.chronicle)
-        self.lives.merge(other.lives)
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        for member, rows in self.chronicle.rows.items():
-            taker = _Taker(found)
-            for row in rows:
-                taker.see(row)
-            is_reading = rows[0].member not in facts.stopped_members
-            if facts.gst_ns is not None and self.lives.is_live(member) and is_reading:
-                taker.close()
-        return found.verdict(self.id, self.title)
+    members = run.by_member(DELIVER, HANDED, STATE_WAIT, STATE_RECEIVED, STATE_LOST)
+    for member, rows in members.items():
+        taker = _Taker(found)
+        for row in rows:
+            taker.see(row)
+        is_reading = rows[0].member not in run.facts.stopped_members
+        if run.facts.gst_ns is not None and run.lives.is_live(member) and is_reading:
+            taker.close()
 
 
-class StateIsWhatWasHanded:
+@rule("T3", "every state is made of exactly the messages that its chain of members was handed")
+def state_is_what_was_handed(run: Run, found: Findings) -> None:
     """Whenever a state is given, and at the end of the run, it is what follows from all that its
     member was handed, on top of the state that it got, which follows likewise, and so on."""
-
-    id = "T3"
-    title = "every state is made of exactly the messages that its chain of members was handed"
-    events = (DELIVER, HANDED, *Chronicle.EVENTS)
-
-    def __init__(self) -> None:
-        self.chronicle = Chronicle()
-
-    def feed(self, row: Row) -> None:
-        self.chronicle.feed(row)
-
-    def merge(self, other: StateIsWhatWasHanded) -> None:
-        self.chronicle.merge(other.chronicle)
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        told = [
-            each for member in self.chronicle.rows for each in self.chronicle.statements(member)
-        ]
-        if any(each.row.run_idx < 0 for each in told):
-            found.unknown.add(NO_RUN_ORDER)
-            return found.verdict(self.id, self.title)
-        states: defaultdict[MemberKey, dict[OriginKey, Content]] = defaultdict(dict)
-        given: dict[tuple[MemberKey, int], dict[OriginKey, Content]] = {}
-        begun: dict[MemberKey, Row] = {}
-        for each in sorted(told, key=_run_idx):
-            row, member = each.row, (each.row.node, each.row.inc)
-            state = states[member]
-            if row.event == STATE_BEGUN:
-                begun[member] = row
-            elif row.event == STATE_RECEIVED:
-                got = given.get(_transfer(begun[member])) if member in begun else None
-                states[member] = dict(got or {})
-            elif row.event in (STATE_WANTED, STATE_END):
-                found.premises += 1
-                _compare(each, state, "from what it was handed follow", found)
-                if row.event == STATE_WANTED:
-                    given[member, row.seqno] = dict(state)
-            elif is_handed(row):
-                count = 0 if row.kind == "fragment" else row.seqno2 - row.seqno + 1
-                before = state.get(row.origin, NOTHING)
-                state[row.origin] = before.then(count, row.seqno2, row.block_hash)
-        return found.verdict(self.id, self.title)
+    members = run.by_member(DELIVER, HANDED, *STATED)
+    told = [each for rows in members.values() for each in statements(rows)]
+    if any(each.row.run_idx < 0 for each in told):
+        found.unknown.add(NO_RUN_ORDER)
+        return
+    states: defaultdict[MemberKey, dict[OriginKey, Content]] = defaultdict(dict)
+    given: dict[tuple[MemberKey, int], dict[OriginKey, Content]] = {}
+    begun: dict[MemberKey, Row] = {}
+    for each in sorted(told, key=lambda told: told.row.run_idx):
+        row, member = each.row, (each.row.node, each.row.inc)
+        state = states[member]
+        if row.event == STATE_BEGUN:
+            begun[member] = row
+        elif row.event == STATE_RECEIVED:
+            got = given.get(_transfer(begun[member])) if member in begun else None
+            states[member] = dict(got or {})
+        elif row.event in (STATE_WANTED, STATE_END):
+            found.premises += 1
+            _compare(each, state, "from what it was handed follow", found)
+            if row.event == STATE_WANTED:
+                given[member, row.seqno] = dict(state)
+        elif is_handed(row):
+            count = 0 if row.kind == "fragment" else row.seqno2 - row.seqno + 1
+            before = state.get(row.origin, NOTHING)
+            state[row.origin] = before.then(count, row.seqno2, row.block_hash)
 
 
-def _run_idx(told: Statement) -> int:
-    return told.row.run_idx
-
-
-class LostOnlyIfNobodyHasIt:
+@rule("T4", "a state is lost only if nobody in the view can give it")
+def lost_only_if_nobody_has_it(run: Run, found: Findings) -> None:
     """A state is called lost only in a view to which everybody else came without one, or where all
     who had one have refused it to somebody of the view."""
-
-    id = "T4"
-    title = "a state is lost only if nobody in the view can give it"
-    events = (VIEW, STATE_WAIT, STATE_RECEIVED, STATE_LOST, STATE_REFUSED)
-
-    def __init__(self) -> None:
-        self.chronicle = Chronicle()
-
-    def feed(self, row: Row) -> None:
-        self.chronicle.feed(row)
-
-    def merge(self, other: LostOnlyIfNobodyHasIt) -> None:
-        self.chronicle.merge(other.chronicle)
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        for rows in self.chronicle.rows.values():
-            view: Row | None = None
-            for row in rows:
-                if row.event == VIEW:
-                    view = row
-                elif row.event == STATE_LOST and view is not None:
-                    self._judge(view, row, found)
-        return found.verdict(self.id, self.title)
-
-    def _judge(self, view: Row, lost: Row, found: Findings) -> None:
-        if lost.run_idx < 0:
-            found.unknown.add(NO_RUN_ORDER)
-            return
-        found.premises += 1
-        for key in view.members:
-            if key != lost.member and not self._could_not(split_key(key), view, lost):
-                found.violate(f"{lost.member} has lost its state, and {key} has one", view, lost)
-
-    def _could_not(self, member: MemberKey, view: Row, lost: Row) -> bool:
-        """Whether this one was without a state itself when it came to that view, or has refused.
-        Founders have one from their first view on, others have to wait for theirs from there."""
-        has_state = has_view = is_there = False
-        for row in self.chronicle.rows.get(member, []):
-            if row.run_idx > lost.run_idx:
-                break
-            is_there |= row.event == VIEW and row.view_key == view.view_key
-            if row.event == STATE_REFUSED:
-                if f"{row.peer}#{row.peer_inc}" in view.members:
-                    return True
-            elif is_there:
+    members = run.by_member(VIEW, STATE_WAIT, STATE_RECEIVED, STATE_LOST, STATE_REFUSED)
+    for rows in members.values():
+        view: Row | None = None
+        for row in rows:
+            if row.event == VIEW:
+                view = row
+            elif row.event != STATE_LOST or view is None:
                 continue
-            elif row.event != VIEW:
-                has_state = row.event != STATE_WAIT
-            elif not has_view:
-                has_state = has_view = True
-        return not has_state
+            elif row.run_idx < 0:
+                found.unknown.add(NO_RUN_ORDER)
+            else:
+                found.premises += 1
+                for key in view.members:
+                    others = members.get(split_key(key), [])
+                    if key != row.member and not _could_not(others, view, row):
+                        text = f"{row.member} has lost its state, and {key} has one"
+                        found.violate(text, view, row)
 
 
-class StateInTime:
+def _could_not(rows: list[Row], view: Row, lost: Row) -> bool:
+    """Whether this one was without a state itself when it came to that view, or has refused.
+    Founders have one from their first view on, others have to wait for theirs from there."""
+    has_state = has_view = is_there = False
+    for row in rows:
+        if row.run_idx > lost.run_idx:
+            break
+        is_there |= row.event == VIEW and row.view_key == view.view_key
+        if row.event == STATE_REFUSED:
+            if f"{row.peer}#{row.peer_inc}" in view.members:
+                return True
+        elif is_there:
+            continue
+        elif row.event != VIEW:
+            has_state = row.event != STATE_WAIT
+        elif not has_view:
+            has_state = has_view = True
+    return not has_state
+
+
+@rule("T-L1", "whoever takes a state has it, in time")
+def state_in_time(run: Run, found: Findings) -> None:
     """Whoever takes a state has it soon, or is told that nobody has it."""
+    if run.phases.heal is None:
+        return
+    heal_ns = run.phases.heal.mono_ns
+    for member, rows in run.by_member(STATE_WAIT, STATE_RECEIVED, STATE_LOST).items():
+        wait: Row | None = None
+        for row in rows:
+            if row.event == STATE_WAIT:
+                wait = wait or row
+            elif wait is not None:
+                if row.mono_ns >= heal_ns:
+                    _judge_wait(run, wait, row, heal_ns, found)
+                wait = None
+        if wait is not None and run.lives.is_live(member):
+            _judge_wait(run, wait, None, heal_ns, found)
 
-    id = "T-L1"
-    title = "whoever takes a state has it, in time"
-    events = (STATE_WAIT, STATE_RECEIVED, STATE_LOST, PHASE, *Lives.EVENTS)
 
-    def __init__(self) -> None:
-        self.waits: defaultdict[MemberKey, list[Row]] = defaultdict(list)
-        self.heal: Row | None = None
-        self.lives = Lives()
-
-    def feed(self, row: Row) -> None:
-        if row.event in Lives.EVENTS:
-            self.lives.feed(row)
-        elif row.event != PHASE:
-            self.waits[row.node, row.inc].append(row)
-        elif row.kind == "heal":
-            self.heal = row
-
-    def merge(self, other: StateInTime) -> None:
-        for member, rows in other.waits.items():
-            self.waits[member] += rows
-        self.heal = self.heal or other.heal
-        self.lives.merge(other.lives)
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        heal_ns = 0 if self.heal is None else self.heal.mono_ns
-        for member, rows in self.waits.items() if self.heal is not None else ():
-            wait: Row | None = None
-            for row in rows:
-                if row.event == STATE_WAIT:
-                    wait = wait or row
-                elif wait is not None:
-                    if row.mono_ns >= heal_ns:
-                        self._judge(wait, row, heal_ns, facts, found)
-                    wait = None
-            if wait is not None and self.lives.is_live(member):
-                self._judge(wait, None, heal_ns, facts, found)
-        return found.verdict(self.id, self.title)
-
-    @staticmethod
-    def _judge(wait: Row, end: Row | None, heal_ns: int, facts: Facts, found: Findings) -> None:
-        since_ns = max(wait.mono_ns, heal_ns)
-        bound_ns = bounds.state_ns(facts, since_ns - wait.mono_ns)
-        waited_ns = (facts.end_ns if end is None else end.mono_ns) - since_ns
-        if end is None and waited_ns <= bound_ns:
-            return  # the run ended while there was still time
-        found.premises += 1
-        found.waited(waited_ns, bound_ns)
-        if waited_ns > bound_ns:
-            found.violate(
-                f"{wait.member} waits for its state for {waited_ns} ns, the bound is {bound_ns}",
-                *(wait, end),
-            )
+def _judge_wait(run: Run, wait: Row, end: Row | None, heal_ns: int, found: Findings) -> None:
+    since_ns = max(wait.mono_ns, heal_ns)
+    bound_ns = bounds.state_ns(run.facts, since_ns - wait.mono_ns)
+    waited_ns = (run.facts.end_ns if end is None else end.mono_ns) - since_ns
+    text = f"{wait.member} waits for its state for {waited_ns} ns"
+    found.wait(waited_ns, bound_ns, end, text, wait, end)

@@ -1,122 +1,90 @@
-"""Y1–Y5: what a sync between a receiver and a sender may and may not do."""
+"""Y1–Y5, Y-L1–Y-L3: what a sync between a receiver and a sender may do, and that it ends soon."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.model import FIRST_CONN_ID
-from ringcast.rules.algebra import NOWHERE, Lives, Progress, Ranges, merge_progress
-from ringcast.rules.findings import Findings
+from ringcast.rules.bounds import SYNC_TICKS_MAX
+from ringcast.rules.evidence import NOWHERE, Ranges, progress
+from ringcast.rules.findings import rule
+from ringcast.rules.liveness import NO_COMMON_CLOCK
 from ringcast.rules.replay import (
-    NONE,
     Entries,
     Watch,
     arrived,
     conn_of,
     delivered_stream,
+    heard_stream,
+    is_gone,
+    is_prompt,
+    left,
+    of_peer,
+    peer_of,
     sent_stream,
     side_of,
     side_stream,
 )
+from ringcast.rules.unicast_liveness import Journal, sync_bound_ns
 from ringcast.trace.rows import (
     CONN,
+    REJECT,
     RX,
     SYNC,
     SYNC_CALL,
+    TICK,
     TX,
     UNICAST_DELIVER,
     UNICAST_DROP,
-    UNICAST_WIN,
 )
 
 if TYPE_CHECKING:
-    from ringcast.rules.findings import Verdict
+    from ringcast.rules.evidence import Run
+    from ringcast.rules.findings import Findings
     from ringcast.rules.replay import ConnKey, Side, Stream
-    from ringcast.trace.rows import Facts, Row
+    from ringcast.trace.rows import Row
 
 NO_RUN_ORDER = "whether it was so at each moment: no run order"
 
 
-class DeliveredBeforePurged:
+@rule("Y1", "nothing is purged before it was delivered, whatever acks are late")
+def delivered_before_purged(run: Run, found: Findings) -> None:
     """What a sender purges, its receiver's application has delivered by then."""
-
-    id = "Y1"
-    title = "nothing is purged before it was delivered, whatever acks are late"
-    events = (CONN, UNICAST_WIN, UNICAST_DELIVER, *Lives.EVENTS)
-
-    def __init__(self) -> None:
-        self.purged: defaultdict[Stream, Progress] = defaultdict(Progress)
-        self.delivered: defaultdict[Stream, Progress] = defaultdict(Progress)
-        self.lives = Lives()
-
-    def feed(self, row: Row) -> None:
-        if row.event == UNICAST_DELIVER:
-            self.delivered[delivered_stream(row)].rise(row.run_idx, row.seqno2, row)
-        elif row.event not in (CONN, UNICAST_WIN):
-            self.lives.feed(row)
-        elif row.kind == "S" and row.low > 0:
-            self.purged[sent_stream(row)].rise(row.run_idx, row.low, row)
-
-    def merge(self, other: DeliveredBeforePurged) -> None:
-        merge_progress(self.purged, other.purged)
-        merge_progress(self.delivered, other.delivered)
-        self.lives.merge(other.lives)
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        prefixes = self.lives.without_tail()
-        for stream, purged in self.purged.items():
-            delivered = self.delivered.get(stream, NOWHERE)
-            for mark, through, row in purged:
-                found.premises += 1
-                if mark < 0:
-                    found.unknown.add(NO_RUN_ORDER)
-                taken = delivered.at(mark)
-                if taken < through and not (mark < 0 and stream[2:4] in prefixes):
-                    found.violate(
-                        f"{row.member} purges {through} to {row.peer}, which has delivered {taken}",
-                        *(delivered.row_at(mark), row),
-                    )
-                    break
-        return found.verdict(self.id, self.title)
+    prefixes = run.lives.without_tail()
+    windows = [row for row in run.rows(*Entries.EVENTS) if row.kind == "S" and row.low > 0]
+    taken_of = progress(run.rows(UNICAST_DELIVER), delivered_stream)
+    for stream, purged in progress(windows, sent_stream, value=attrgetter("low")).items():
+        delivered = taken_of.get(stream, NOWHERE)
+        for mark, through, row in purged:
+            found.premises += 1
+            if mark < 0:
+                found.unknown.add(NO_RUN_ORDER)
+            taken = delivered.at(mark)
+            if taken < through and not (mark < 0 and stream[2:4] in prefixes):
+                found.violate(
+                    f"{row.member} purges {through} to {row.peer}, which has delivered {taken}",
+                    *(delivered.row_at(mark), row),
+                )
+                break
 
 
-class NoEndlessRepair:
+@rule("Y2", "on one connection the sender has kept everything that the receiver waits for")
+def no_endless_repair(run: Run, found: Findings) -> None:
     """While both sides are on one connection, the sender still has all that the receiver lacks.
 
     Otherwise the receiver would ask for ever. Needs the order of the run.
     """
-
-    id = "Y2"
-    title = "on one connection the sender has kept everything that the receiver waits for"
-    events = (CONN, UNICAST_WIN)
-
-    def __init__(self) -> None:
-        self.rows: defaultdict[Stream, list[Row]] = defaultdict(list)
-
-    def feed(self, row: Row) -> None:
-        if (row.peer, row.peer_inc) != (row.node, row.inc):
-            self.rows[side_stream(row)].append(row)
-
-    def merge(self, other: NoEndlessRepair) -> None:
-        for stream, rows in other.rows.items():
-            self.rows[stream] += rows
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        for rows in self.rows.values():
-            if rows[0].run_idx < 0:
-                found.unknown.add(NO_RUN_ORDER)
-            else:
-                self._judge(sorted(rows, key=lambda row: row.run_idx), found)
-        return found.verdict(self.id, self.title)
-
-    @staticmethod
-    def _judge(rows: list[Row], found: Findings) -> None:
+    for rows in run.by(side_stream, *Entries.EVENTS).values():
+        if peer_of(rows[0]) == (rows[0].node, rows[0].inc):
+            continue
+        if rows[0].run_idx < 0:
+            found.unknown.add(NO_RUN_ORDER)
+            continue
         latest: dict[str, Row] = {}
         for row in rows:
-            if row.event == CONN and row.detail.endswith(NONE):
+            if is_gone(row):
                 latest.pop(row.kind, None)
                 continue
             latest[row.kind] = row
@@ -128,37 +96,29 @@ class NoEndlessRepair:
                 found.violate(
                     f"{sender.member} has purged {sender.low} to {receiver.member}, which waits "
                     f"for {receiver.hd + 1}",
-                    *sorted((sender, receiver), key=lambda row: row.run_idx),
+                    *sorted((sender, receiver), key=attrgetter("run_idx")),
                 )
-                return
+                break
 
 
-class OnceAcrossSyncs(Watch):
+@rule("Y3", "a sync repeats no delivery")
+def once_across_syncs(run: Run, found: Findings) -> None:
     """After a window was dropped and found its place again, nothing is delivered a second time.
 
     Judged are deliveries on any but the first connection of a stream.
     """
-
-    id = "Y3"
-    title = "a sync repeats no delivery"
-    events = (UNICAST_DELIVER,)
-
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.delivered: defaultdict[Stream, Ranges] = defaultdict(Ranges)
-
-    def see(self, rows: list[Row]) -> None:
-        for row in rows:
-            earlier = self.delivered[delivered_stream(row)].add(row.seqno, row.seqno2, row)
-            if row.conn == FIRST_CONN_ID:
-                continue
-            self.found.premises += 1
-            if earlier:
-                self.found.violate(
-                    f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2} again on "
-                    f"connection {row.epoch}.{row.conn}",
-                    *(*earlier, row),
-                )
+    delivered: defaultdict[Stream, Ranges] = defaultdict(Ranges)
+    for row in run.rows(UNICAST_DELIVER):
+        earlier = delivered[delivered_stream(row)].add(row.seqno, row.seqno2, row)
+        if row.conn == FIRST_CONN_ID or peer_of(row) == (row.node, row.inc):
+            continue
+        found.premises += 1
+        if earlier:
+            found.violate(
+                f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2} again on "
+                f"connection {row.epoch}.{row.conn}",
+                *(*earlier, row),
+            )
 
 
 class OneConnectionPerDrop(Watch):
@@ -169,9 +129,7 @@ class OneConnectionPerDrop(Watch):
     title = "one lost window makes at most one new connection"
     events = (*Entries.EVENTS, RX, TX, SYNC, SYNC_CALL, UNICAST_DROP)
 
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.entries = Entries()
+    def begin(self) -> None:
         self.nonces: defaultdict[Side, int] = defaultdict(int)
         self.answered: dict[tuple[str, int, int], Row] = {}
         self.has_cause: set[tuple[str, int]] = set()
@@ -179,20 +137,20 @@ class OneConnectionPerDrop(Watch):
     def see(self, rows: list[Row]) -> None:
         syncs = arrived(rows, "sync")
         for row in rows:
-            peer = row.peer, row.peer_inc
+            peer = peer_of(row)
             if row.event in (SYNC_CALL, UNICAST_DROP):
                 self.has_cause.add(peer)
             elif row.event == SYNC:
                 self._judge_sync_request(row)
             elif row.event in Entries.EVENTS:
-                if row.event == CONN and row.kind == "R" and row.detail.endswith(NONE):
+                if row.kind == "R" and is_gone(row):
                     self.has_cause.add(peer)
                 elif row.event == CONN and row.kind == "S":
                     self._judge_conn(row, syncs)
                 self.entries.update(row)
 
     def _judge_sync_request(self, row: Row) -> None:
-        peer, stream = (row.peer, row.peer_inc), (row.peer, row.peer_inc, row.epoch)
+        peer, stream = peer_of(row), heard_stream(row)
         if row.detail == "answered":
             self.answered[stream] = row
             self.has_cause.discard(peer)
@@ -213,7 +171,7 @@ class OneConnectionPerDrop(Watch):
         if entry is None or entry.row.epoch != row.epoch or entry.row.conn >= row.conn:
             return  # that connections do not go back is S5
         self.found.premises += 1
-        mine = [sync for sync in syncs if (sync.peer, sync.peer_inc) == side[1:]]
+        mine = of_peer(syncs, side[1:])
         fresh = sorted({sync.seqno for sync in mine if sync.seqno > self.nonces[side]})
         steps = row.conn - entry.row.conn
         if steps <= len(fresh):
@@ -237,21 +195,15 @@ class OneDirection(Watch):
     title = "a sync in one direction leaves the other alone"
     events = (*Entries.EVENTS, RX, UNICAST_DROP)
 
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.entries = Entries()
-
     def see(self, rows: list[Row]) -> None:
-        for row in rows:
-            if row.event in Entries.EVENTS:
-                self.entries.update(row)
-        for peer in dict.fromkeys((row.peer, row.peer_inc) for row in arrived(rows, "sync")):
+        self.entries.update_all(rows)
+        for peer in dict.fromkeys(peer_of(row) for row in arrived(rows, "sync")):
             self._judge(("R", *peer), rows, "sync", ("udata", "sync_ok", "close"))
-        for peer in dict.fromkeys((row.peer, row.peer_inc) for row in arrived(rows, "sync_ok")):
+        for peer in dict.fromkeys(peer_of(row) for row in arrived(rows, "sync_ok")):
             self._judge(("S", *peer), rows, "sync_ok", ("uack", "sync"))
 
     def _judge(self, side: Side, rows: list[Row], cause: str, others: tuple[str, ...]) -> None:
-        mine = [row for row in rows if (row.peer, row.peer_inc) == side[1:]]
+        mine = of_peer(rows, side[1:])
         before = self.entries.before(side, rows[0].mono_ns)
         after = self.entries.now(side)
         is_dropped = any(row.event == UNICAST_DROP for row in mine)
@@ -269,3 +221,187 @@ class OneDirection(Watch):
 def _place(kind: str, row: Row) -> tuple[ConnKey, int, int]:
     """What only the frames of this direction may change."""
     return (conn_of(row), row.low, 0) if kind == "S" else (conn_of(row), row.received, row.hr)
+
+
+# How soon, and at what cost. What began before the end of healing counts from there.
+
+
+@rule("Y-L1", "a receiver without a window gets one in time")
+def flows_again(run: Run, found: Findings) -> None:
+    """A receiver that asks a live sender where its stream stands has a window in time.
+
+    Owed while the sender still has that stream; a sync request that is given up sooner is asked
+    anew with the next message."""
+    journal, facts = Journal(run), run.facts
+    bound_ns = sync_bound_ns(facts)
+    for stream in journal.syncs if facts.gst_ns is not None else ():
+        is_live = run.lives.is_live(stream[:2]) and run.lives.is_live(stream[2:4])
+        for asked, ended in journal.sync_requests(stream) if is_live else ():
+            if asked.run_idx < 0:
+                found.unknown.add(NO_COMMON_CLOCK)
+                continue
+            since_ns = max(asked.mono_ns, facts.gst_ns or 0)
+            until_ns = ended.mono_ns if ended is not None else facts.end_ns
+            is_answered = ended is not None and ended.detail == "answered"
+            if until_ns < (facts.gst_ns or 0):
+                continue
+            if not _is_served(journal, stream, since_ns, since_ns + bound_ns):
+                continue
+            waited_ns = max(0, until_ns - since_ns)
+            found.wait(
+                waited_ns,
+                bound_ns,
+                ended if is_answered else None,
+                f"{asked.member} asks {asked.peer} where its stream {asked.epoch} stands for "
+                f"{waited_ns} ns",
+                *(asked, ended),
+            )
+
+
+def _is_served(journal: Journal, stream: Stream, since_ns: int, until_ns: int) -> bool:
+    """Whether the sender has the stream all that time."""
+    is_there = False
+    for row in journal.conns.get(("S", stream), ()):
+        if row.mono_ns <= since_ns:
+            is_there = not is_gone(row)
+        elif is_gone(row) and row.mono_ns <= until_ns:
+            return False
+    return is_there
+
+
+class SyncIsCheap(Watch):
+    """A sync request is repeated once a tick at most and only while it is open; an answer goes once
+    between two ticks, and not after the receiver has shown that it has it."""
+
+    id = "Y-L2"
+    title = "a sync costs one frame a tick each way, and nothing when it is done"
+    events = (*Entries.EVENTS, RX, TX, SYNC, TICK)
+
+    def begin(self) -> None:
+        self.open: dict[tuple[str, int], Row] = {}
+        self.times_asked: defaultdict[tuple[str, int, int], int] = defaultdict(int)
+        self.unconfirmed: dict[Side, Row] = {}
+        self.credit: dict[Side, int] = {}
+        """How many answers may go before the next tick."""
+
+    def see(self, rows: list[Row]) -> None:
+        may_ask = dict(self.open)
+        for row in rows:
+            peer = peer_of(row)
+            if row.event == SYNC and row.detail == "asked":
+                self.open[peer] = may_ask[peer] = row
+            elif row.event == SYNC:
+                self.open.pop(peer, None)
+            elif row.event == TICK:
+                self.credit[side_of("S", row)] = self.credit.get(side_of("S", row), 1) + 1
+            elif row.event in Entries.EVENTS:
+                self.entries.update(row)
+        may_answer = dict(self.unconfirmed)
+        self._hear(rows, may_answer)
+        for row in left(rows, "sync", "sync_ok"):
+            if not is_prompt(row, self.facts):
+                continue
+            self.found.premises += 1
+            if row.kind == "sync":
+                self._judge_sync_request(row, rows, may_ask.get(peer_of(row)))
+            else:
+                self._judge_answer(row, is_open=side_of("S", row) in may_answer)
+        for side in self.credit:
+            self.credit[side] = max(0, min(self.credit[side], 1))
+
+    def _hear(self, rows: list[Row], may_answer: dict[Side, Row]) -> None:
+        """Follow which answers the peers may still lack."""
+        for row in arrived(rows, "uack", "unack", "sync_ack"):
+            entries = self.entries.lately(side_of("S", row), row.mono_ns)
+            if any(entry.conn == conn_of(row) for entry in entries):
+                self.unconfirmed.pop(side_of("S", row), None)
+        for row in arrived(rows, "sync"):
+            self.unconfirmed[side_of("S", row)] = may_answer[side_of("S", row)] = row
+
+    def _judge_sync_request(self, row: Row, rows: list[Row], asked: Row | None) -> None:
+        if asked is None or asked.seqno != row.seqno:
+            self.found.violate(
+                f"{row.member} asks {row.peer} with nonce {row.seqno}, which is not open",
+                *(asked, row),
+            )
+        nonce = row.peer, row.peer_inc, row.seqno
+        self.times_asked[nonce] += 1
+        same = [
+            other for other in left(rows, "sync") if (other.peer, other.peer_inc) == peer_of(row)
+        ]
+        if self.times_asked[nonce] > SYNC_TICKS_MAX or (len(same) > 1 and row is same[-1]):
+            self.found.violate(
+                f"{row.member} asks {row.peer} {self.times_asked[nonce]} times with nonce "
+                f"{row.seqno}, {len(same)} times at once",
+                *(asked, row),
+            )
+
+    def _judge_answer(self, row: Row, *, is_open: bool) -> None:
+        side = side_of("S", row)
+        self.credit[side] = self.credit.get(side, 1) - 1
+        if self.credit[side] < 0:
+            self.found.violate(
+                f"{row.member} answers {row.peer} more than once between two ticks", row
+            )
+        if not is_open:
+            self.found.violate(
+                f"{row.member} answers {row.peer}, which has asked nothing since it was heard on "
+                f"connection {row.epoch}.{row.conn}",
+                row,
+            )
+
+
+class SyncEnds(Watch):
+    """A sync request is answered or given up after a bounded number of ticks; and a sender goes by
+    the acks of its current connection at once, sync or no sync."""
+
+    id = "Y-L3"
+    title = "a sync ends, and nobody ignores acknowledgements because of it"
+    events = (*Entries.EVENTS, RX, SYNC, REJECT)
+
+    def begin(self) -> None:
+        self.open: dict[tuple[str, int], Row] = {}
+
+    def see(self, rows: list[Row]) -> None:
+        self.entries.update_all(rows)
+        for row in rows:
+            if row.event == SYNC:
+                self._follow(row)
+        # A frame for a predecessor at this address is refused; its row does not tell.
+        if not any(row.event == REJECT for row in rows):
+            for ack in arrived(rows, "uack"):
+                self._judge_ack(ack)
+
+    def close(self) -> None:
+        if self.is_live:
+            for asked in self.open.values():
+                self._judge(asked, self.facts.end_ns, None)
+
+    def _follow(self, row: Row) -> None:
+        peer = peer_of(row)
+        if row.detail == "asked":
+            self.open[peer] = row
+        elif peer in self.open:
+            asked = self.open.pop(peer)
+            self._judge(asked, row.mono_ns, row)
+
+    def _judge(self, asked: Row, now_ns: int, ended: Row | None) -> None:
+        gst_ns = self.facts.gst_ns
+        if gst_ns is None or now_ns <= gst_ns:
+            return
+        self.found.premises += ended is not None
+        bound_ns = (SYNC_TICKS_MAX + 1) * self.facts.tau_ns
+        self.lasted(asked, now_ns, ended, bound_ns, f"{asked.member} asks {asked.peer} for {{}} ns")
+
+    def _judge_ack(self, ack: Row) -> None:
+        side = side_of("S", ack)
+        before = self.entries.before(side, ack.mono_ns)
+        after = self.entries.now(side)
+        if before is None or after is None or not before.conn == after.conn == conn_of(ack):
+            return
+        self.found.premises += ack.conn > 1
+        if before.row.low < ack.hd <= before.row.hr and after.row.low < ack.hd:
+            self.found.violate(
+                f"{ack.member} ignores the ack of {ack.hd} from {ack.peer} on its connection",
+                *(before.row, ack, after.row),
+            )

@@ -1,84 +1,31 @@
-"""The audit: every rule of docs/properties.md that a trace can decide, in one pass.
+"""The audit: every rule of docs/properties.md that a trace can decide.
 
-`rules/findings.py` says what a rule is. An audit hands each row to the rules that asked for its
-event. Rules can also be fed apart, one per member or per segment, and merged.
+`rules/findings.py` says what a rule is, `rules/evidence.py` what it judges.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from functools import partial
 from typing import TYPE_CHECKING
 
-from ringcast.rules.changes import ChangesEnd, RarelyAtWill
-from ringcast.rules.connections import (
-    ExpiresInTime,
-    LateIsNothing,
-    NothingLostInSilence,
-    StateMachine,
-    WindowsOpenRight,
+from ringcast.rules import (
+    connections,
+    delivery,
+    everywhere,
+    flow,
+    liveness,
+    membership,
+    state,
+    sync,
+    unicast,
+    unicast_liveness,
+    uniform,
+    views,
 )
-from ringcast.rules.delivery import InItsView, InOrder, PrefixOfTheDead
-from ringcast.rules.everywhere import AtMostOnce, BoundedMemory, Integrity, SilentDead
-from ringcast.rules.findings import Rule, Verdict, Violation
-from ringcast.rules.flow import (
-    AckersAreMembers,
-    AckHonesty,
-    FlowControl,
-    PurgedByAll,
-    SameBytesAgain,
-    WindowHonoured,
-)
-from ringcast.rules.liveness import (
-    CalmUnderOverload,
-    DeliveredInTime,
-    Drained,
-    Quiet,
-    UnblockedAtOnce,
-)
-from ringcast.rules.membership import JoinedInTime, LeftInTime, OneView, Restful
-from ringcast.rules.replay import Replay
-from ringcast.rules.sequential import Sequential
-from ringcast.rules.stability import UnblockedByStability
-from ringcast.rules.state import (
-    AsItsProviderHadIt,
-    LostOnlyIfNobodyHasIt,
-    OnceBehindItsState,
-    StateInTime,
-    StateIsWhatWasHanded,
-)
-from ringcast.rules.sync import (
-    DeliveredBeforePurged,
-    NoEndlessRepair,
-    OnceAcrossSyncs,
-    OneConnectionPerDrop,
-    OneDirection,
-)
-from ringcast.rules.sync_liveness import FlowsAgain, SyncEnds, SyncIsCheap
-from ringcast.rules.unicast import Acknowledged, HighestAgain, InTurn, Selective
-from ringcast.rules.unicast_liveness import (
-    AckedInTime,
-    AcksSoon,
-    DeliveredToOne,
-    GivenUpInTime,
-    HighestSoonAgain,
-    IdleIsGone,
-    QuietPairs,
-)
-from ringcast.rules.uniform import NothingLeft, ReceivedByAll, ThreeDelays, Valid
-from ringcast.rules.views import (
-    AllOfWhoGoesAlong,
-    NoNeedlessLoss,
-    PrefixOfTheView,
-    SameTogether,
-    SentInItsView,
-    SilentWhileFrozen,
-    UniformInAll,
-    ViewOrder,
-)
+from ringcast.rules.evidence import Run
+from ringcast.rules.findings import Rule, Verdict, Violation, verdict_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from ringcast.trace.rows import Facts, Row, Trace
 
@@ -93,112 +40,112 @@ __all__ = [
     "Verdict",
     "Violation",
     "audit",
-    "feed_all",
+    "verdicts",
 ]
 
-VIEWS: tuple[Callable[[], Rule], ...] = (
-    ViewOrder,
-    SentInItsView,
-    PrefixOfTheView,
-    AllOfWhoGoesAlong,
-    SameTogether,
-    NoNeedlessLoss,
-    SilentWhileFrozen,
+VIEWS: tuple[Rule, ...] = (
+    views.view_order,
+    views.sent_in_its_view,
+    views.prefix_of_the_view,
+    views.all_of_who_goes_along,
+    views.same_together,
+    views.no_needless_loss,
+    views.silent_while_frozen,
 )
-"""Makers of the rules about views, of whatever is sent in them."""
+"""About views, of whatever is sent in them."""
 
-MEMBERSHIP: tuple[Callable[[], Rule], ...] = (
-    OneView,
-    JoinedInTime,
-    LeftInTime,
-    Restful,
-    ChangesEnd,
-    RarelyAtWill,
+MEMBERSHIP: tuple[Rule, ...] = (
+    membership.one_view,
+    membership.joined_in_time,
+    membership.left_in_time,
+    membership.restful,
+    membership.changes_end,
+    membership.rarely_at_will,
 )
 """How soon views come."""
 
-MULTICAST: tuple[Callable[[], Rule], ...] = (
-    Integrity,
-    AtMostOnce,
-    SilentDead,
-    BoundedMemory,
-    Quiet,
-    InOrder,
-    partial(Sequential, FlowControl()),
-    WindowHonoured,
-    PurgedByAll,
-    partial(Sequential, AckHonesty()),
-    partial(Sequential, AckersAreMembers()),
-    partial(Sequential, InItsView()),
-    SameBytesAgain,
-    PrefixOfTheDead,
-    DeliveredInTime,
-    Drained,
-    partial(Sequential, UnblockedAtOnce()),
-    CalmUnderOverload,
+MULTICAST: tuple[Rule, ...] = (
+    everywhere.integrity,
+    everywhere.at_most_once,
+    everywhere.silent_dead,
+    everywhere.BoundedMemory,
+    liveness.quiet,
+    delivery.in_order,
+    flow.flow_control,
+    flow.WindowHonoured,
+    flow.purged_by_all,
+    flow.AckHonesty,
+    flow.AckersAreMembers,
+    delivery.InItsView,
+    flow.SameBytesAgain,
+    delivery.prefix_of_the_dead,
+    liveness.delivered_in_time,
+    liveness.drained,
+    liveness.unblocked,
+    liveness.calm_under_overload,
     *VIEWS,
     *MEMBERSHIP,
 )
-"""Makers of the rules for messages to the group, and for its views."""
+"""For messages to the group, and for its views."""
 
-UNICAST: tuple[Callable[[], Rule], ...] = (
-    AtMostOnce,
-    SilentDead,
-    ViewOrder,
-    BoundedMemory,
-    QuietPairs,
-    InTurn,
-    partial(Replay, Acknowledged),
-    partial(Replay, HighestAgain),
-    partial(Replay, Selective),
-    partial(Replay, StateMachine),
-    partial(Replay, WindowsOpenRight),
-    partial(Replay, LateIsNothing),
-    partial(Replay, NothingLostInSilence),
-    partial(Replay, ExpiresInTime),
-    DeliveredToOne,
-    AckedInTime,
-    partial(Replay, AcksSoon),
-    partial(Replay, IdleIsGone),
-    partial(Replay, GivenUpInTime),
-    partial(Replay, HighestSoonAgain),
-    DeliveredBeforePurged,
-    NoEndlessRepair,
-    partial(Replay, OnceAcrossSyncs),
-    partial(Replay, OneConnectionPerDrop),
-    partial(Replay, OneDirection),
-    FlowsAgain,
-    partial(Replay, SyncIsCheap),
-    partial(Replay, SyncEnds),
+UNICAST: tuple[Rule, ...] = (
+    everywhere.at_most_once,
+    everywhere.silent_dead,
+    views.view_order,
+    everywhere.BoundedMemory,
+    unicast_liveness.quiet_pairs,
+    unicast.in_turn,
+    unicast.Acknowledged,
+    unicast.HighestAgain,
+    unicast.Selective,
+    connections.StateMachine,
+    connections.WindowsOpenRight,
+    connections.LateIsNothing,
+    connections.NothingLostInSilence,
+    connections.ExpiresInTime,
+    unicast_liveness.delivered_to_one,
+    unicast_liveness.acked_in_time,
+    unicast_liveness.AcksSoon,
+    unicast_liveness.IdleIsGone,
+    unicast_liveness.GivenUpInTime,
+    unicast_liveness.HighestSoonAgain,
+    sync.delivered_before_purged,
+    sync.no_endless_repair,
+    sync.once_across_syncs,
+    sync.OneConnectionPerDrop,
+    sync.OneDirection,
+    sync.flows_again,
+    sync.SyncIsCheap,
+    sync.SyncEnds,
 )
-"""Makers of the rules for unicast, G2 to Y-L3."""
+"""For unicast, G2 to Y-L3."""
 
-GROUP: tuple[Callable[[], Rule], ...] = (
+GROUP: tuple[Rule, ...] = (
     *MULTICAST,
-    InTurn,
-    partial(Replay, Acknowledged),
-    partial(Replay, NothingLostInSilence),
+    unicast.in_turn,
+    unicast.Acknowledged,
+    connections.NothingLostInSilence,
 )
-"""Makers of the rules for whole nodes: the same, and that messages to one member come too."""
+"""For whole nodes: the same, and that messages to one member come too."""
 
-STATE: tuple[Callable[[], Rule], ...] = (
-    AsItsProviderHadIt,
-    OnceBehindItsState,
-    StateIsWhatWasHanded,
-    LostOnlyIfNobodyHasIt,
-    StateInTime,
+STATE: tuple[Rule, ...] = (
+    state.as_its_provider_had_it,
+    state.once_behind_its_state,
+    state.state_is_what_was_handed,
+    state.lost_only_if_nobody_has_it,
+    state.state_in_time,
 )
-"""Makers of the rules for groups whose applications have a state, T1 to T-L1."""
+"""For groups whose applications have a state, T1 to T-L1."""
 
-UNIFORM: tuple[Callable[[], Rule], ...] = (
+UNIFORM: tuple[Rule, ...] = (
     *GROUP,
-    UniformInAll,
-    ReceivedByAll,
-    Valid,
-    NothingLeft,
-    ThreeDelays,
+    views.uniform_in_all,
+    uniform.received_by_all,
+    uniform.valid,
+    uniform.nothing_left,
+    uniform.three_delays,
 )
-"""Makers of the rules for groups with the uniform stream."""
+"""For groups with the uniform stream."""
 
 BY_PROTOCOL = {
     "multicast": MULTICAST,
@@ -208,28 +155,12 @@ BY_PROTOCOL = {
 }
 
 
-def rules_for(facts: Facts) -> list[Rule]:
-    """One for every rule of this run's protocol, in the order of its tuple above. Where members
-    report what they have delivered, a sender is freed otherwise."""
-    rules = {rule.id: rule for rule in (make() for make in BY_PROTOCOL[facts.protocol])}
-    if facts.has_stability and UnblockedByStability.id in rules:
-        rules[UnblockedByStability.id] = UnblockedByStability()
-    return list(rules.values())
+def verdicts(rules: Iterable[Rule], rows: Iterable[Row], facts: Facts) -> list[Verdict]:
+    """What these rules say of a run."""
+    run = Run(rows, facts)
+    return [verdict_of(rule, run) for rule in rules]
 
 
 def audit(trace: Trace) -> list[Verdict]:
     """What every rule of the trace's protocol says."""
-    rules = rules_for(trace.facts)
-    feed_all(rules, trace.rows)
-    return [rule.finish(trace.facts) for rule in rules]
-
-
-def feed_all(rules: Iterable[Rule], rows: Iterable[Row]) -> None:
-    """Hand each row to the rules that want its event."""
-    routes: defaultdict[str, list[Callable[[Row], None]]] = defaultdict(list)
-    for rule in rules:
-        for event in rule.events:
-            routes[event].append(rule.feed)
-    for row in rows:
-        for feed in routes.get(row.event, ()):
-            feed(row)
+    return verdicts(BY_PROTOCOL[trace.facts.protocol], trace.rows, trace.facts)

@@ -7,21 +7,25 @@ HS), "R" the receiver's (hd is what its application was handed).
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ringcast.model import FIRST_CONN_ID
-from ringcast.rules.algebra import NOWHERE, Progress, merge_progress
-from ringcast.rules.findings import Findings
+from ringcast.rules.evidence import NOWHERE, progress
+from ringcast.rules.findings import rule
 from ringcast.rules.replay import (
-    NONE,
     ROUNDING_NS,
     Entries,
     Watch,
     arrived,
     conn_of,
     delivered_stream,
+    heard_stream,
+    is_gone,
     is_prompt,
     left,
+    of_peer,
+    peer_of,
     sent_stream,
     side_of,
 )
@@ -36,78 +40,40 @@ from ringcast.trace.rows import (
 )
 
 if TYPE_CHECKING:
-    from ringcast.rules.findings import Verdict
-    from ringcast.rules.replay import Entry, Stream
-    from ringcast.trace.rows import Facts, Row
+    from ringcast.rules.evidence import Run
+    from ringcast.rules.findings import Findings
+    from ringcast.rules.replay import Entry
+    from ringcast.trace.rows import Row
 
 PROOF_DATAGRAMS = 3
 """So many datagrams behind a gap prove a loss; with fewer it may still be reordering."""
 
 
-class InTurn:
+@rule("S1", "messages to one member arrive in order, each once")
+def in_turn(run: Run, found: Findings) -> None:
     """Per stream a receiver delivers 1, 2, 3, …: each once, and each was sent before.
 
     Closing, dropping a window and syncing do not begin a stream anew; a new epoch does.
     """
-
-    id = "S1"
-    title = "messages to one member arrive in order, each once"
-    events = (UNICAST_SEND, UNICAST_DELIVER)
-
-    def __init__(self) -> None:
-        self.sent: defaultdict[Stream, Progress] = defaultdict(Progress)
-        self.delivered: defaultdict[Stream, Progress] = defaultdict(Progress)
-        self.first: dict[Stream, Row] = {}
-        self.last: dict[Stream, Row] = {}
-        self.found = Findings()
-
-    def feed(self, row: Row) -> None:
-        if row.event == UNICAST_SEND:
-            self.sent[sent_stream(row)].rise(row.run_idx, row.seqno2, row)
-            return
-        self.found.premises += 1
-        stream = delivered_stream(row)
-        if stream in self.last:
-            self._follow(self.last[stream], row, self.found)
-        else:
-            self.first[stream] = row
-        self.last[stream] = row
-        self.delivered[stream].rise(row.run_idx, row.seqno2, row)
-
-    def merge(self, other: InTurn) -> None:
-        self.found.merge(other.found)
-        for stream, row in other.first.items():
-            if stream in self.last:
-                self._follow(self.last[stream], row, self.found)
-        self.first = other.first | self.first
-        self.last |= other.last
-        merge_progress(self.sent, other.sent)
-        merge_progress(self.delivered, other.delivered)
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = self.found.copy()
-        for row in self.first.values():
-            self._follow(None, row, found)
-        for stream, delivered in self.delivered.items():
-            sent = self.sent.get(stream, NOWHERE)
-            for mark, through, row in delivered:
-                if sent.at(mark) < through:
-                    found.violate(
-                        f"{row.member} delivers {_run(row)} of {_stream(row)}; by then "
-                        f"{sent.at(mark)} were sent",
-                        *(sent.row_at(mark), row),
-                    )
-                    break
-        return found.verdict(self.id, self.title)
-
-    @staticmethod
-    def _follow(earlier: Row | None, row: Row, found: Findings) -> None:
-        due = 1 if earlier is None else earlier.seqno2 + 1
-        if row.seqno != due or row.seqno2 < row.seqno:
-            found.violate(
-                f"{row.member} delivers {_run(row)} of {_stream(row)}, due was {due}",
-                *(earlier, row),
-            )
+    sent_by = progress(run.rows(UNICAST_SEND), sent_stream)
+    for stream, rows in run.by(delivered_stream, UNICAST_DELIVER).items():
+        found.premises += len(rows)
+        for earlier, row in pairwise([None, *rows]):
+            due = 1 if earlier is None else earlier.seqno2 + 1
+            if row is not None and (row.seqno != due or row.seqno2 < row.seqno):
+                found.violate(
+                    f"{row.member} delivers {_run(row)} of {_stream(row)}, due was {due}",
+                    *(earlier, row),
+                )
+        sent = sent_by.get(stream, NOWHERE)
+        for mark, through, row in progress(rows, delivered_stream)[stream]:
+            if sent.at(mark) < through:
+                found.violate(
+                    f"{row.member} delivers {_run(row)} of {_stream(row)}; by then "
+                    f"{sent.at(mark)} were sent",
+                    *(sent.row_at(mark), row),
+                )
+                break
 
 
 class Acknowledged(Watch):
@@ -118,16 +84,11 @@ class Acknowledged(Watch):
     title = "a sender purges only what its receiver has delivered"
     events = (*Entries.EVENTS, RX, TX, UNICAST_DELIVER)
 
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.entries = Entries()
-        self.taken: dict[tuple[str, int, int], int] = {}
-
     def see(self, rows: list[Row]) -> None:
         acks = arrived(rows, "uack")
         for row in rows:
             if row.event == UNICAST_DELIVER:
-                self._take(row, row.seqno2)
+                self.take(row, row.seqno2)
             elif row.event == TX:
                 if row.kind == "uack":
                     self._judge_ack(row)
@@ -135,16 +96,12 @@ class Acknowledged(Watch):
                 if row.kind == "S":
                     self._judge_window(row, acks)
                 elif row.event == CONN:
-                    self._take(row, row.hd)  # a window may begin after what was delivered before
+                    self.take(row, row.hd)  # a window may begin after what was delivered before
                 self.entries.update(row)
-
-    def _take(self, row: Row, through: int) -> None:
-        stream = row.peer, row.peer_inc, row.epoch
-        self.taken[stream] = max(self.taken.get(stream, 0), through)
 
     def _judge_ack(self, row: Row) -> None:
         self.found.premises += 1
-        taken = self.taken.get((row.peer, row.peer_inc, row.epoch), 0)
+        taken = self.taken[heard_stream(row)]
         if row.hd > taken:
             self.found.violate(
                 f"{row.member} acks {row.peer} through {row.hd}, taken were {taken}", row
@@ -198,9 +155,7 @@ class HighestAgain(Watch):
     title = "a tick without progress sends the highest message again, alone"
     events = (TICK, TAIL, CONN, RX, TX)
 
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.facts = facts
+    def begin(self) -> None:
         self.ticks: dict[tuple[str, int], Row] = {}
         self.tails: dict[tuple[str, int], list[Row]] = {}
         """The last ones, since HA or HS has changed."""
@@ -209,7 +164,7 @@ class HighestAgain(Watch):
 
     def see(self, rows: list[Row]) -> None:
         said = arrived(rows, "uack", "unack", "sync", "sync_ack")
-        now_heard = {(row.peer, row.peer_inc, row.epoch) for row in said}
+        now_heard = {heard_stream(row) for row in said}
         for row in rows:
             if row.event == TAIL:
                 self._judge_tail(row, left(rows, "udata"), now_heard)
@@ -217,11 +172,7 @@ class HighestAgain(Watch):
         ticks = [row for row in rows if row.event == TICK]
         if not ticks:
             return
-        gone = {
-            (row.peer, row.peer_inc)
-            for row in rows
-            if row.event == CONN and row.kind == "S" and row.detail.endswith(NONE)
-        }
+        gone = {peer_of(row) for row in rows if is_gone(row) and row.kind == "S"}
         again = [row for row in left(rows, "udata") if row.again]
         for tick in ticks:
             peer = tick.peer, tick.peer_inc
@@ -241,7 +192,7 @@ class HighestAgain(Watch):
                 *(earlier, tick),
             )
         elif due and is_prompt(tick, self.facts):
-            mine = [row for row in again if (row.peer, row.peer_inc) == (tick.peer, tick.peer_inc)]
+            mine = of_peer(again, peer_of(tick))
             if not any(row.seqno == row.seqno2 == tick.hr for row in mine):
                 self.found.violate(
                     f"{tick.member} does not send {tick.hr} again to {tick.peer}, but something "
@@ -261,7 +212,7 @@ class HighestAgain(Watch):
                 tail,
             )
         elif is_prompt(tail, self.facts):
-            mine = [row for row in sent if (row.peer, row.peer_inc) == stream[:2]]
+            mine = of_peer(sent, stream[:2])
             if not any(row.seqno <= tail.hr <= row.seqno2 for row in mine):
                 self.found.violate(
                     f"{tail.member} does not resend {tail.hr} to {tail.peer}, but something else",
@@ -300,24 +251,16 @@ class Selective(Watch):
     title = "only what is missing is asked for and retransmitted"
     events = (*Entries.EVENTS, RX, TX)
 
-    def __init__(self, found: Findings, facts: Facts) -> None:
-        self.found = found
-        self.facts = facts
-        self.entries = Entries()
+    def begin(self) -> None:
         self.announced: defaultdict[tuple[str, int, int], int] = defaultdict(int)
 
     def see(self, rows: list[Row]) -> None:
         known = dict(self.announced)
         data = arrived(rows, "udata")
-        for row in data:
-            stream = row.peer, row.peer_inc, row.epoch
-            self.announced[stream] = max(self.announced[stream], row.seqno2)
-        for row in arrived(rows, "sync_ok"):
-            stream = row.peer, row.peer_inc, row.epoch
-            self.announced[stream] = max(self.announced[stream], row.hr)
-        for row in rows:
-            if row.event in Entries.EVENTS:
-                self.entries.update(row)
+        for row in arrived(rows, "udata", "sync_ok"):
+            through = row.seqno2 if row.kind == "udata" else row.hr
+            self.announced[heard_stream(row)] = max(self.announced[heard_stream(row)], through)
+        self.entries.update_all(rows)
         for row in left(rows, "unack", "udata"):
             if row.kind == "udata":
                 self._judge_data(row)
@@ -328,7 +271,7 @@ class Selective(Watch):
         self, row: Row, known: dict[tuple[str, int, int], int], data: list[Row]
     ) -> None:
         self.found.premises += 1
-        stream = row.peer, row.peer_inc, row.epoch
+        stream = heard_stream(row)
         if row.seqno2 > self.announced[stream]:
             self.found.violate(
                 f"{row.member} asks {row.peer} for {_run(row)}, heard of were "

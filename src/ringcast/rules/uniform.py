@@ -9,179 +9,130 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
-from ringcast.rules.algebra import NOWHERE, Progress, merge_progress
-from ringcast.rules.findings import Findings
-from ringcast.rules.liveness import NO_COMMON_CLOCK, DeliveredInTime, Drained, OnStream
-from ringcast.trace.rows import DELIVER, FREEZE, OPEN, SEND, STOP, TX, VIEW, WIN, split_key
+from ringcast.rules.evidence import NOWHERE, Progress
+from ringcast.rules.findings import rule
+from ringcast.rules.liveness import Journal, judge_deliveries, judge_drained
+from ringcast.trace.rows import DELIVER, FREEZE, OPEN, SEND, STOP, TX, WIN, split_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ringcast.rules.findings import Verdict
-    from ringcast.trace.rows import Facts, MemberKey, OriginKey, PairKey, Row
+    from ringcast.rules.evidence import Run
+    from ringcast.rules.findings import Findings
+    from ringcast.trace.rows import OriginKey, PairKey, Row
 
 NO_RUN_ORDER = "who received what when a commit left: no run order"
 
 
-class ReceivedByAll:
+@rule("U3", "only what every member of the view holds is committed, or delivered before the next")
+def received_by_all(run: Run, found: Findings) -> None:
     """A sender commits what every member of its view has received, in that view. While a member has
     not installed the next view it delivers nothing else; but who leaves with it gets what it has
     sent itself."""
-
-    id = "U3"
-    title = "only what every member of the view holds is committed, or delivered before the next"
-    events = (TX, DELIVER, SEND, WIN, OPEN, VIEW, FREEZE, STOP)
-
-    def __init__(self) -> None:
-        self.frozen: dict[MemberKey, Row] = {}
-        """When each member promised its last proposal,"""
-        self.left: set[MemberKey] = set()
-        """and who left with the view that it made."""
-        self.commits: dict[tuple[MemberKey, OriginKey, int, str], Row] = {}
-        """The first time that this was said, or done: commits are repeated."""
-        self.received: defaultdict[PairKey, Progress] = defaultdict(Progress)
-        self.views: defaultdict[MemberKey, list[Row]] = defaultdict(list)
-
-    def feed(self, row: Row) -> None:
-        if row.event == VIEW:
-            self.views[row.node, row.inc].append(row)
-        elif row.event == FREEZE:
-            self.frozen[row.node, row.inc] = row
-        elif row.event == STOP:
-            if row.detail == "left":
-                self.left.add((row.node, row.inc))
-        elif row.stream != Stream.UNIFORM:
-            return
-        elif row.event == DELIVER:
-            self._note(row, row.origin, row.seqno2)
+    received: defaultdict[PairKey, Progress] = defaultdict(Progress)
+    commits: dict[tuple[str, OriginKey, int, str], Row] = {}
+    """The first time that this was said, or done: commits are repeated."""
+    for row in run.rows(TX, DELIVER, SEND, WIN, OPEN):
+        if row.stream != Stream.UNIFORM:
+            continue
+        if row.event == DELIVER:
+            commits.setdefault((row.member, row.origin, row.seqno2, row.event), row)
         elif row.event == TX:
             if row.kind == "commit" and row.seqno:  # 0 is nothing
-                self._note(row, row.own_origin, row.seqno)
+                commits.setdefault((row.member, row.own_origin, row.seqno, row.event), row)
         elif row.event == SEND:
-            own = (row.node, row.inc, *row.own_origin)
-            self.received[own].rise(row.run_idx, row.seqno2, row)
-        elif row.event == OPEN:
-            self.received[row.pair].rise(row.run_idx, row.seqno, row)
+            received[row.node, row.inc, *row.own_origin].rise(row.run_idx, row.seqno2, row)
         else:
-            self.received[row.pair].rise(row.run_idx, row.received, row)
-
-    def merge(self, other: ReceivedByAll) -> None:
-        self.commits = other.commits | self.commits
-        self.frozen |= other.frozen
-        self.left |= other.left
-        merge_progress(self.received, other.received)
-        for member, views in other.views.items():
-            self.views[member] += views
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        for (member, origin, through, _), row in self.commits.items():
-            if row.run_idx < 0:
-                found.unknown.add(NO_RUN_ORDER)
-                continue
-            views = [view for view in self.views.get(member, []) if view.idx < row.idx]
-            if row.event == TX and not (views and views[-1].view == row.view):
-                found.violate(f"{row.member} commits in view {row.view}, where it is not", row)
-            elif views and views[-1].view == row.view and not self._goes(row):
-                self._judge(row, origin, through, views[-1], found)
-        return found.verdict(self.id, self.title)
-
-    def _goes(self, row: Row) -> bool:
-        """Whether it delivers its own by the cut of the view that it leaves with."""
+            through = row.seqno if row.event == OPEN else row.received
+            received[row.pair].rise(row.run_idx, through, row)
+    frozen = {(row.node, row.inc): row for row in run.rows(FREEZE)}
+    left = {(row.node, row.inc) for row in run.rows(STOP) if row.detail == "left"}
+    for (_, origin, through, _), row in commits.items():
+        if row.run_idx < 0:
+            found.unknown.add(NO_RUN_ORDER)
+            continue
         member = row.node, row.inc
-        frozen = self.frozen.get(member)
-        is_own = row.event == DELIVER and row.origin == row.own_origin
-        is_last = frozen is not None and frozen.idx < row.idx
-        return is_own and is_last and member in self.left
-
-    def _note(self, row: Row, origin: OriginKey, through: int) -> None:
-        self.commits.setdefault(((row.node, row.inc), origin, through, row.event), row)
-
-    def _judge(self, row: Row, origin: OriginKey, through: int, view: Row, found: Findings) -> None:
-        sent = self.received.get((*split_key(row.member), *origin), NOWHERE)
-        if row.event == TX and through <= sent.at(view.run_idx):
-            return  # it was sent before the view began: the flush brought it to all who need it
-        for member in map(split_key, view.members):
-            found.premises += 1
-            received = self.received.get((*member, *origin), NOWHERE)
-            if received.at(row.run_idx) < through:
-                does = "delivers" if row.event == DELIVER else "commits"
-                found.violate(
-                    f"{row.member} {does} {origin[0]}:{through} in view {view.view}, "
-                    f"{member[0]} holds {received.at(row.run_idx)}",
-                    *(view, received.row_at(row.run_idx), row),
-                )
+        views = [view for view in run.lives.views.get(member, []) if view.idx < row.idx]
+        is_there = bool(views) and views[-1].view == row.view
+        is_own = row.event == DELIVER and row.origin == row.own_origin and member in left
+        if row.event == TX and not is_there:
+            found.violate(f"{row.member} commits in view {row.view}, where it is not", row)
+        # Who leaves with a view delivers its own by the cut of that.
+        elif is_there and not (is_own and member in frozen and frozen[member].idx < row.idx):
+            _judge_commit(received, row, origin, through, views[-1], found)
 
 
-class Valid(DeliveredInTime):
+def _judge_commit(
+    held: dict[PairKey, Progress],
+    row: Row,
+    origin: OriginKey,
+    through: int,
+    view: Row,
+    found: Findings,
+) -> None:
+    sent = held.get((row.node, row.inc, *origin), NOWHERE)
+    if row.event == TX and through <= sent.at(view.run_idx):
+        return  # it was sent before the view began: the flush brought it to all who need it
+    for member in map(split_key, view.members):
+        found.premises += 1
+        received = held.get((*member, *origin), NOWHERE)
+        if received.at(row.run_idx) < through:
+            does = "delivers" if row.event == DELIVER else "commits"
+            found.violate(
+                f"{row.member} {does} {origin[0]}:{through} in view {view.view}, "
+                f"{member[0]} holds {received.at(row.run_idx)}",
+                *(view, received.row_at(row.run_idx), row),
+            )
+
+
+@rule("U5", "a uniform message of a live sender is delivered everywhere in time")
+def valid(run: Run, found: Findings) -> None:
     """A live sender's message is delivered by all live members of its view.
 
     All have to hold it first. A member whose application does not read holds one window and no
     more: where the sender's is larger, nothing is owed of what that member has no slot for.
     """
+    journal, facts = Journal(run, Stream.UNIFORM), run.facts
 
-    id = "U5"
-    title = "a uniform message of a live sender is delivered everywhere in time"
-    stream = Stream.UNIFORM
-
-    def owed_through(self, row: Row, taking: Collection[str], since_ns: int, facts: Facts) -> int:
+    def owed_through(row: Row, taking: Collection[str], since_ns: int) -> int:
         through = row.seqno2
         for member in facts.stopped_members.intersection(taking) - {row.member}:
-            pair = (*split_key(member), *row.own_origin)
-            delivered = self.journal.delivered.get(pair, NOWHERE).at(since_ns)
-            low = max(delivered, self.journal.offset(pair))
+            low = journal.has((*split_key(member), *row.own_origin), since_ns)
             through = min(through, low + facts.capacity.get(member, 0))
         return through
 
+    judge_deliveries(journal, found, owed_through)
 
-class NothingLeft(Drained):
+
+@rule("U7", "in the end uniform windows are empty")
+def nothing_left(run: Run, found: Findings) -> None:
     """In the end no live sender keeps any uniform message."""
-
-    id = "U7"
-    title = "in the end uniform windows are empty"
-    stream = Stream.UNIFORM
+    judge_drained(Journal(run, Stream.UNIFORM), found)
 
 
-class ThreeDelays(OnStream):
+@rule("U-L1", "without faults a uniform message takes three delays")
+def three_delays(run: Run, found: Findings) -> None:
     """Where nothing is amiss a message is delivered everywhere within three delays: it travels, is
     acknowledged, and is committed.
 
     Nothing is amiss from when all that was sent before the healing is delivered, and all are in
     their last view. Not judged where the sender's window is larger than a receiver's.
     """
-
-    id = "U-L1"
-    title = "without faults a uniform message takes three delays"
-    stream = Stream.UNIFORM
-
-    def finish(self, facts: Facts) -> Verdict:
-        found = Findings()
-        if facts.gst_ns is None:
-            return found.verdict(self.id, self.title)
-        for origin, sends, views in self.journal.live_origins():
-            if sends[0].run_idx < 0:
-                found.unknown.add(NO_COMMON_CLOCK)
-                continue
-            members, sender = views[-1].members, sends[0].member
-            if all(
-                self.journal.is_due(member, sender, facts)
-                and facts.capacity.get(sender, 1) <= facts.capacity.get(member, 0)
-                for member in members
-            ):
-                pairs = [(*split_key(member), *origin) for member in members]
-                self._judge(pairs, sends, facts.gst_ns, facts, found)
-        return found.verdict(self.id, self.title)
-
-    def _judge(
-        self, pairs: list[PairKey], sends: list[Row], gst_ns: int, facts: Facts, found: Findings
-    ) -> None:
-        since_ns = self._calm_since(pairs, sends, gst_ns)
-        bound_ns = 3 * facts.delta_ns
+    journal, facts = Journal(run, Stream.UNIFORM), run.facts
+    bound_ns = 3 * facts.delta_ns
+    for origin, sends, views in journal.live_origins(found):
+        members, sender = views[-1].members, sends[0].member
+        if not all(
+            facts.capacity.get(sender, 1) <= facts.capacity.get(member, 0) for member in members
+        ) or not journal.are_due(views[-1], sender):
+            continue
+        pairs = [(*split_key(member), *origin) for member in members]
+        since_ns = _calm_since(journal, pairs, sends)
         for row in sends:
             if since_ns is None or not since_ns < row.mono_ns <= facts.end_ns - bound_ns:
                 continue
             for pair in pairs:
-                arrival = self.journal.delivered.get(pair, NOWHERE).reached(row.seqno2)
+                arrival = journal.arrival(pair, row.seqno2)
                 waited_ns = (arrival.mono_ns if arrival else facts.end_ns) - row.mono_ns
                 found.premises += 1
                 found.waited(waited_ns, bound_ns)
@@ -192,17 +143,16 @@ class ThreeDelays(OnStream):
                         *(row, arrival),
                     )
 
-    def _calm_since(self, pairs: list[PairKey], sends: list[Row], gst_ns: int) -> int | None:
-        """None: something is amiss to the end."""
-        before = max((row.seqno2 for row in sends if row.mono_ns <= gst_ns), default=0)
-        since_ns = gst_ns
-        for pair in pairs:
-            view, opening = self.journal.lives.last_view(pair[:2]), self.journal.opened.get(pair)
-            since_ns = max(since_ns, view.mono_ns if view else 0)
-            since_ns = max(since_ns, opening.mono_ns if opening else 0)
-            if self.journal.offset(pair) < before:
-                reached = self.journal.delivered.get(pair, NOWHERE).reached(before)
-                if reached is None:
-                    return None
-                since_ns = max(since_ns, reached.mono_ns)
-        return since_ns
+
+def _calm_since(journal: Journal, pairs: list[PairKey], sends: list[Row]) -> int | None:
+    """None: something is amiss to the end."""
+    since_ns = journal.run.facts.gst_ns or 0
+    before = max((row.seqno2 for row in sends if row.mono_ns <= since_ns), default=0)
+    for pair in pairs:
+        begun = [journal.run.lives.last_view(pair[:2]), journal.opened.get(pair)]
+        if journal.offset(pair) < before:
+            begun.append(journal.arrival(pair, before))
+            if begun[-1] is None:
+                return None
+        since_ns = max(since_ns, *(row.mono_ns for row in begun if row), 0)
+    return since_ns

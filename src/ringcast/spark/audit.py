@@ -3,7 +3,7 @@
 Each file is read once, where Spark puts it, and becomes a summary (`ringcast.spark.summary`); those
 that follow each other are merged there (`ringcast.spark.states`). What members recorded for
 themselves is judged from them (`ringcast.spark.recorded`); only what is flagged is read again, for
-the rows that show it. A simulation is judged whole (`ringcast.spark.simulated`). What each
+the rows that show it. A simulation is judged whole (`ringcast.spark.judged`). What each
 guarantee means is defined by the rules in `ringcast.rules`.
 """
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
+from ringcast.spark.judged import judge_simulations
 from ringcast.spark.recorded import judge_recorded
 from ringcast.spark.recorded_run import RecordedRun, choose_run
 from ringcast.spark.report import Report
-from ringcast.spark.simulated import judge_simulations
 from ringcast.spark.states import read_states
 from ringcast.trace.segments import TEMPORARY_SUFFIX, segment_paths
 

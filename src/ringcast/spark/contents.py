@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.spark.reading import at_span, fetch_rows
-from ringcast.spark.seqnos import ranges
 from ringcast.spark.summary import NO_SPAN, NOT_ONE, SPAN_BLOCKS, block_numbers, equal_blocks
 from ringcast.trace.content import hashed_every
 
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import MemberTrace, Span, Track
     from ringcast.trace.rows import MemberKey, OriginKey, Row
+
+SeqnoRange: TypeAlias = tuple[int, int]
+"""Both inclusive."""
 
 SPANS_REREAD_MAX = 4096
 """Spans of blocks compared one by one. A clean run has a few for each joiner."""
@@ -230,3 +232,32 @@ def _judge_by_receivers(run: RecordedRun, doubt: Unsure, rows: list[Row], found:
                 f"{', '.join(name for names in others for name in names)} than at {', '.join(one)}"
             )
             found.differing.append(Differing(text, block))
+
+
+# Ranges of seqnos
+
+
+def ranges(runs: Iterable[Row]) -> list[SeqnoRange]:
+    """The seqnos covered, ascending; those that overlap or touch are one range."""
+    found: list[SeqnoRange] = []
+    for first, last in sorted((run.seqno, run.seqno2) for run in runs if run.seqno <= run.seqno2):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return found
+
+
+def minus(ascending: list[SeqnoRange], taken: list[SeqnoRange]) -> Iterator[SeqnoRange]:
+    """What of the first is not in the second; both ascending."""
+    for first, last in ascending:
+        at = first
+        for low, high in taken:
+            if low > last:
+                break
+            if high >= at:
+                if low > at:
+                    yield at, low - 1
+                at = high + 1
+        if at <= last:
+            yield at, last

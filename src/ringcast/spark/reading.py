@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ringcast.errors import RingcastError, UsageError
-from ringcast.spark.folding import row_of
 from ringcast.spark.summary import SPAN_BLOCKS
-from ringcast.trace.rows import BLOCK, SEND, Row
+from ringcast.trace.rows import BLOCK, LISTS, SEND, Row
 from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
@@ -270,3 +269,9 @@ def _pack(sizes: dict[str, int], tasks: int) -> list[list[str]]:
         packed[at].append(item)
         weights[at] += sizes[item]
     return packed
+
+
+def row_of(values: list[object]) -> Row:
+    """A row from JSON, which knows no tuples."""
+    columns: dict[str, Any] = dict(zip(Row._fields, values, strict=True))
+    return Row(**columns | {name: tuple(columns[name]) for name in LISTS})

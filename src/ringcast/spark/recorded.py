@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ringcast.rules.delivery import InItsView, InOrder, PrefixOfTheDead
-from ringcast.rules.everywhere import AtMostOnce
-from ringcast.rules.sequential import Sequential
-from ringcast.rules.table import VIEWS, feed_all, rules_for
-from ringcast.rules.views import UniformInAll, ViewOrder
-from ringcast.spark.contents import compare_content
-from ringcast.spark.details import judge_details
-from ringcast.spark.folding import VIOLATIONS_SHOWN_MAX
+from ringcast.rules.delivery import InItsView, in_order, prefix_of_the_dead
+from ringcast.rules.everywhere import at_most_once
+from ringcast.rules.table import BY_PROTOCOL, VIEWS, verdicts
+from ringcast.rules.views import uniform_in_all, view_order
+from ringcast.spark.contents import compare_content, minus, ranges
+from ringcast.spark.judged import judge_details
 from ringcast.spark.reach import judge_reach
 from ringcast.spark.reading import (
     WITNESS_ROWS_MAX,
@@ -33,21 +31,20 @@ from ringcast.spark.report import (
     IF_ANY,
     NEED_FULL,
     RECORDED,
+    UNDECIDABLE_IF_RECORDED,
+    VIOLATIONS_SHOWN_MAX,
     Reach,
     Verdict,
     Violation,
     verdict_id,
 )
-from ringcast.spark.seqnos import minus, ranges
 from ringcast.spark.summary import ROLES
-from ringcast.spark.undecidable import UNDECIDABLE_IF_RECORDED
 from ringcast.trace.facts import facts_from_values
 from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, Facts, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringcast.rules.delivery import Reading
     from ringcast.rules.findings import Rule
     from ringcast.spark.reading import Look, Workers
     from ringcast.spark.recorded_run import RecordedRun
@@ -105,8 +102,8 @@ class _Judge:
     def _judge_order(self) -> None:
         """N1: what is new is the next seqno. What has been delivered before is for G2 to judge."""
         members = self._run.members.values()
-        self._take([AtMostOnce(), ViewOrder()], (row for trace in members for row in trace.rows))
-        self._take([InOrder()], (row for trace in members for row in _bridged(trace)))
+        self._take([at_most_once, view_order], (row for trace in members for row in trace.rows))
+        self._take([in_order], (row for trace in members for row in _bridged(trace)))
         for name in ("G2 N2", "N1"):
             self._verdicts[name].premises = self._run.count(DELIVER)
 
@@ -131,11 +128,12 @@ class _Judge:
         members = self._run.members
         deaths = [Row(CRASH, *member, 1 << 62) for member in sorted(self._run.prefixes)]
         rows = [row for trace in members.values() for row in trace.sure_rows]
-        rules = [make() for make in (*VIEWS, UniformInAll, PrefixOfTheDead) if make != ViewOrder]
+        rules = [
+            each for each in (*VIEWS, uniform_in_all, prefix_of_the_dead) if each != view_order
+        ]
         self._take(rules, [*rows, *deaths])
         less = [trace for trace in members.values() if trace.level != "full"]
-        in_view: Sequential[Reading] = Sequential(InItsView())
-        self._take([in_view], (row for trace in less for row in trace.sure_rows))
+        self._take([InItsView], (row for trace in less for row in trace.sure_rows))
         if less:
             asked = 'whom members ask for repair is recorded by record_level="full" only'
             self._verdicts["N8"].unjudged = asked
@@ -248,11 +246,9 @@ class _Judge:
 
     def _take(self, rules: list[Rule], rows: Iterable[Row]) -> None:
         """What rules say of condensed rows. Where a run shows it, the rows at its ends do."""
-        feed_all(rules, rows)
         purges = {trace.purge for trace in self._run.members.values()}
         facts = Facts(purge=purges.pop() if len(purges) == 1 else "")
-        for rule in rules:
-            found = rule.finish(facts)
+        for found in verdicts(rules, rows, facts):
             name = verdict_id(found.id)
             verdict = self._verdicts[name]
             verdict.premises += found.premises
@@ -298,7 +294,7 @@ def _not_judged(run: RecordedRun) -> list[Verdict]:
     """What summaries say nothing of: of a simulation because rows are missing."""
     if run.facts is None:
         return [Verdict(name, undecidable=[why]) for name, why in UNDECIDABLE_IF_RECORDED.items()]
-    names = [verdict_id(rule.id) for rule in rules_for(facts_from_values(run.facts))]
+    names = [verdict_id(rule.id) for rule in BY_PROTOCOL[facts_from_values(run.facts).protocol]]
     return [Verdict(name, incomplete=run.defects) for name in names if name not in RECORDED]
 
 

@@ -137,7 +137,8 @@ class SegmentSummary:
         last = next((row.idx for row in reversed(self.rows) if row.event in (VIEW, HOLE)), -1)
         for (stream, idx), mark in later.purged.items():
             self.purged[stream, last if idx < 0 else idx] = mark
-        self.condensed.merge(later.condensed)
+        for row in later.rows:
+            self.condensed.feed(row)
         for track, spans in later.content.items():
             for at, span in spans.items():
                 mix_span(self, track, at, span)

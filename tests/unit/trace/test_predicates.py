@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_builder import FACTS, Script, clean, founded
 
-from ringcast.rules.table import MULTICAST, audit, feed_all
+from ringcast.rules.table import MULTICAST, audit
 from ringcast.trace.rows import (
     BLOCK,
     CRASH,
@@ -32,14 +31,13 @@ from ringcast.trace.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from random import Random
 
-    from ringcast.rules.table import Rule, Verdict
+    from ringcast.rules.table import Verdict
 
-ALL = [make for make in MULTICAST if not make().id.startswith("V")]
+IDS = [rule.id for rule in MULTICAST if not rule.id.startswith("V")]
 """Those about views have tests of their own."""
-IDS = [make().id for make in ALL]
 
 Plant = tuple[Trace, set[str], list[Row]]
 """A trace, the rules it breaks, and the rows that show the first of them."""
@@ -752,65 +750,18 @@ def test_alone_a_sender_needs_no_run_order() -> None:
     assert verdicts(without_order(run.trace()))["N5"].status == "held"
 
 
-# Merging.
+# Rows of members that record for themselves.
 
 TRACES = {"clean": clean().trace(), **{plant.__name__: plant()[0] for _, plant in PLANTS}}
 
 
-def merged(parts: Sequence[Sequence[Row]], facts: Facts, *, from_the_right: bool) -> list[Verdict]:
-    """Rules fed with the parts, merged pairwise from one side or the other."""
-    found = []
-    for make in ALL:
-        rules: list[Rule] = []
-        for rows in parts:
-            rules.append(make())
-            feed_all(rules[-1:], rows)
-        while len(rules) > 1:
-            at = len(rules) - 2 if from_the_right else 0
-            rules[at].merge(rules.pop(at + 1))
-        found.append(rules[0].finish(facts))
-    return found
-
-
-@given(st.sampled_from(sorted(TRACES)), st.booleans(), st.booleans(), st.randoms())
-def test_merging_members_equals_one_pass(
-    name: str, is_ordered: bool, from_the_right: bool, random: Random
-) -> None:
+@given(st.sampled_from(sorted(TRACES)), st.booleans(), st.randoms())
+def test_members_may_be_judged_in_any_order(name: str, is_ordered: bool, random: Random) -> None:
     trace = TRACES[name] if is_ordered else without_order(TRACES[name])
     by_member: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in trace.rows:
         by_member[row.node, row.inc].append(row)
     parts = list(by_member.values())
     random.shuffle(parts)
-    assert merged(parts, trace.facts, from_the_right=from_the_right) == judged(trace)
-
-
-@given(
-    st.sampled_from(sorted(TRACES)),
-    st.lists(st.integers(0, 80), min_size=1, max_size=6),
-    st.booleans(),
-)
-def test_merging_segments_gives_the_same_verdicts(
-    name: str, cuts: list[int], from_the_right: bool
-) -> None:
-    """Which enclosing row shows a violation may depend on the cuts; what is judged may not."""
-    trace = TRACES[name]
-    bounds = [0, *sorted(cuts), len(trace.rows)]
-    parts = [trace.rows[a:b] for a, b in pairwise(bounds)]
-    found = merged(parts, trace.facts, from_the_right=from_the_right)
-    assert [outline(verdict) for verdict in found] == [outline(one) for one in judged(trace)]
-
-
-def outline(verdict: Verdict) -> tuple[object, ...]:
-    return (
-        *(verdict.id, verdict.status, verdict.premises, verdict.violation_count),
-        *(verdict.undecidable, verdict.worst),
-    )
-
-
-def test_finish_changes_nothing() -> None:
-    for trace in TRACES.values():
-        rules = [make() for make in ALL]
-        feed_all(rules, trace.rows)
-        first = [rule.finish(trace.facts) for rule in rules]
-        assert first == [rule.finish(trace.facts) for rule in rules]
+    apart = Trace([row for rows in parts for row in rows], trace.facts)
+    assert judged(apart) == judged(trace)

@@ -10,9 +10,10 @@ import pytest
 
 from ringcast.model import Stream
 from ringcast.rules import bounds
-from ringcast.rules.changes import ChangesEnd
-from ringcast.rules.membership import OneView
-from ringcast.rules.uniform import Valid
+from ringcast.rules.evidence import Run
+from ringcast.rules.findings import verdict_of
+from ringcast.rules.membership import changes_end, one_view
+from ringcast.rules.uniform import valid
 from ringcast.trace.rows import (
     CRASH,
     DELIVER,
@@ -78,10 +79,7 @@ def keys(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def judge(rule: Rule, rows: Rows, facts: Facts = FACTS) -> Verdict:
-    for row in rows:
-        if row.event in rule.events:
-            rule.feed(row)
-    return rule.finish(facts)
+    return verdict_of(rule, Run(rows, facts))
 
 
 def texts(rule: Rule, rows: Rows, facts: Facts = FACTS) -> list[str]:
@@ -112,30 +110,30 @@ def sent(*, count: int, delivered: int, read: int = 0) -> Rows:
 @pytest.mark.parametrize("read", [0, 3])
 def test_what_a_member_that_does_not_read_has_no_slot_for_is_not_owed(read: int) -> None:
     rows = sent(count=7, delivered=2, read=read)
-    found = judge(Valid(), rows)
+    found = judge(valid, rows)
     assert found.status == "held"
     assert found.premises == 2 + 2 * bool(read)
-    assert len(texts(Valid(), rows, replace(FACTS, stopped_members=frozenset()))) == 3
+    assert len(texts(valid, rows, replace(FACTS, stopped_members=frozenset()))) == 3
 
 
 def test_what_it_has_slots_for_is_owed_to_the_others() -> None:
     rows = sent(count=7, delivered=1)
     took = 189 * SECOND
     bound = FACTS.delivery_bound_ns(2, is_gated=True)
-    assert texts(Valid(), rows) == [
+    assert texts(valid, rows) == [
         f"a#1:1..2 took {took} ns to {node}, the bound is {bound}" for node in "ab"
     ]
-    assert len(texts(Valid(), sent(count=2, delivered=1))) == 2
+    assert len(texts(valid, sent(count=2, delivered=1))) == 2
 
 
 def test_of_a_sender_with_no_larger_window_everything_is_owed() -> None:
     facts = replace(FACTS, capacity=dict.fromkeys(FACTS.capacity, 8))
-    assert len(texts(Valid(), sent(count=7, delivered=2), facts)) == 2
+    assert len(texts(valid, sent(count=7, delivered=2), facts)) == 2
 
 
 def test_a_sender_that_does_not_read_holds_what_it_has_sent() -> None:
     facts = replace(FACTS, stopped_members=frozenset({"a#1"}), capacity={"a#1": 2})
-    found = texts(Valid(), sent(count=7, delivered=2), facts)
+    found = texts(valid, sent(count=7, delivered=2), facts)
     assert [text.split()[0] for text in found] == ["a#1:1..7"] * 2  # to b and c
 
 
@@ -160,10 +158,10 @@ LONG_MS = bounds.frozen_ns(FACTS) / MS + 1
 
 def test_who_died_before_the_healing_and_is_asked_behind_it_costs_its_time() -> None:
     rows = frozen(died_ms=9_900, asked="bc", waited_ms=LONG_MS)
-    assert texts(ChangesEnd(), rows) == []
+    assert texts(changes_end, rows) == []
     longest_ms = bounds.frozen_ns(FACTS, 1) / MS
     rows = frozen(died_ms=9_900, asked="bc", waited_ms=longest_ms + 1)
-    assert len(texts(ChangesEnd(), rows)) == 1
+    assert len(texts(changes_end, rows)) == 1
 
 
 @pytest.mark.parametrize(
@@ -172,7 +170,7 @@ def test_who_died_before_the_healing_and_is_asked_behind_it_costs_its_time() -> 
     ids=["it is not asked again", "it died before that"],
 )
 def test_who_else_died_before_the_healing_costs_nothing(died_ms: float, asked: str) -> None:
-    assert len(texts(ChangesEnd(), frozen(died_ms=died_ms, asked=asked, waited_ms=LONG_MS))) == 1
+    assert len(texts(changes_end, frozen(died_ms=died_ms, asked=asked, waited_ms=LONG_MS))) == 1
 
 
 # V-L1: views for somebody's state
@@ -198,30 +196,20 @@ def waits(rows: Rows, ms: float, event: str) -> Rows:
 
 
 def test_views_of_the_same_members_for_somebodys_state_unsettle_nobody() -> None:
-    assert len(texts(OneView(), settled())) == 1
-    found = judge(OneView(), waits(settled(), 2, STATE_WAIT))
+    assert len(texts(one_view, settled())) == 1
+    found = judge(one_view, waits(settled(), 2, STATE_WAIT))
     assert found.status == "held"
     assert found.worst == 0
     received = waits(waits(settled(), 2, STATE_WAIT), LATE_MS + 1, STATE_RECEIVED)
-    assert texts(OneView(), received) == []
+    assert texts(one_view, received) == []
 
 
 @pytest.mark.parametrize("event", [STATE_RECEIVED, STATE_LOST])
 def test_nobody_waits_for_a_state_any_more(event: str) -> None:
     rows = waits(waits(settled(), 2, STATE_WAIT), 3, event)
-    assert len(texts(OneView(), rows)) == 1
+    assert len(texts(one_view, rows)) == 1
 
 
 @pytest.mark.parametrize(("members", "part"), [("ab", "abc"), ("abcd", "abc"), ("abc", "ab")])
 def test_a_view_that_brings_somebody_or_leaves_somebody_out_counts(members: str, part: str) -> None:
-    assert len(texts(OneView(), waits(settled(members, part), 2, STATE_WAIT))) == 1
-
-
-def test_who_waits_for_a_state_is_told_also_where_rows_come_in_parts() -> None:
-    whole = waits(settled(), 2, STATE_WAIT)
-    first, second = OneView(), OneView()
-    for row in whole:
-        if row.event in OneView.events:
-            (first if row.node == "a" else second).feed(row)
-    first.merge(second)
-    assert first.finish(FACTS) == judge(OneView(), whole)
+    assert len(texts(one_view, waits(settled(members, part), 2, STATE_WAIT))) == 1

@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from trace_builder import Script
 
 from ringcast.rules import bounds
 from ringcast.rules.state import Content, chain, run_hash
-from ringcast.rules.table import STATE, feed_all
+from ringcast.rules.table import STATE
+from ringcast.rules.table import verdicts as judge_all
 from ringcast.trace.rows import (
     ASIDE,
     CRASH,
@@ -160,9 +159,7 @@ def numbered(story: Story) -> list[Row]:
 
 
 def verdicts(story: Story, facts: Facts = FACTS) -> dict[str, Verdict]:
-    rules = [make() for make in STATE]
-    feed_all(rules, numbered(story))
-    return {rule.id: rule.finish(facts) for rule in rules}
+    return {verdict.id: verdict for verdict in judge_all(STATE, numbered(story), facts)}
 
 
 def violated(story: Story, facts: Facts = FACTS) -> set[str]:
@@ -426,30 +423,7 @@ def test_who_has_waited_for_long_has_more_patience() -> None:
     assert not violated(story, late)
 
 
-# Apart and together
-
-
-@given(st.lists(st.integers(0, 2), min_size=60, max_size=60))
-def test_members_may_be_fed_apart(places: list[int]) -> None:
-    story = clean()
-    story.gets("b", "a", 7, 7)
-    story.ends("b")
-    rows = numbered(story)
-    members = sorted({(row.node, row.inc) for row in rows})
-    at = {member: places[place] for place, member in enumerate(members)}
-    for make in STATE:
-        whole, parts = make(), [make() for _ in range(3)]
-        feed_all([whole], rows)
-        for row in rows:
-            feed_all([parts[at[row.node, row.inc]]], [row])
-        parts[0].merge(parts[1])
-        parts[0].merge(parts[2])
-        assert parts[0].finish(FACTS) == whole.finish(FACTS)
-
-
 def test_without_an_order_of_the_run_some_of_it_is_not_known() -> None:
     rows = [row._replace(run_idx=-1) for row in clean().rows]
-    for make in STATE[2:4]:
-        rule = make()
-        feed_all([rule], [*rows, Story()(STATE_LOST, "b")._replace(run_idx=-1)])
-        assert rule.finish(FACTS).undecidable is not None
+    rows.append(Story()(STATE_LOST, "b")._replace(run_idx=-1))
+    assert all(verdict.undecidable for verdict in judge_all(STATE[2:4], rows, FACTS))

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from test_unicast_folds import (
     UNICAST_PLANTS,
     goes_on_below_what_was_taken,
@@ -19,9 +14,9 @@ from test_unicast_folds import (
     shown,
     verdicts,
 )
-from unicast_trace_builder import FACTS, acked, answered, asked, clean, founded, synced
+from unicast_trace_builder import acked, answered, asked, founded, synced
 
-from ringcast.rules.table import UNICAST, audit, feed_all
+from ringcast.rules.table import UNICAST
 from ringcast.trace.rows import (
     CRASH,
     REJECT,
@@ -32,14 +27,10 @@ from ringcast.trace.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from random import Random
+    from collections.abc import Callable
 
     from test_unicast_folds import Plant
     from unicast_trace_builder import Pairs
-
-    from ringcast.rules.table import Rule, Verdict
-    from ringcast.trace.rows import Facts, Row
 
 
 def broken(run: Pairs) -> set[str]:
@@ -224,7 +215,7 @@ def test_planted_violations_are_found_and_shown(id: str, plant: Callable[[], Pla
 
 def test_every_predicate_has_two_planted_violations() -> None:
     planted = [id for id, _ in (*UNICAST_PLANTS, *SYNC_PLANTS)]
-    assert [make().id for make in UNICAST if planted.count(make().id) < 2] == []
+    assert [rule.id for rule in UNICAST if planted.count(rule.id) < 2] == []
 
 
 # What is just allowed, and what is not owed.
@@ -292,67 +283,3 @@ def test_what_one_says_to_oneself_needs_no_connection() -> None:
     found = verdicts(run)
     assert {verdict.status for verdict in found.values()} <= {"held", "vacuous"}
     assert (found["S1"].status, found["S-L1"].status, found["Y1"].status) == ("held",) * 3
-
-
-# Merging.
-
-RUNS = {"clean": clean(), **{plant.__name__: plant()[0] for _, plant in UNICAST_PLANTS}} | {
-    plant.__name__: plant()[0] for _, plant in SYNC_PLANTS
-}
-
-
-VERDICTS = {name: audit(run.trace()) for name, run in RUNS.items()}
-
-
-def merged(parts: Sequence[Sequence[Row]], facts: Facts, *, from_the_right: bool) -> list[Verdict]:
-    """Rules fed with the parts, merged pairwise from one side or the other."""
-    found = []
-    for make in UNICAST:
-        rules: list[Rule] = []
-        for rows in parts:
-            rules.append(make())
-            feed_all(rules[-1:], rows)
-        while len(rules) > 1:
-            at = len(rules) - 2 if from_the_right else 0
-            rules[at].merge(rules.pop(at + 1))
-        found.append(rules[0].finish(facts))
-    return found
-
-
-@given(st.sampled_from(sorted(RUNS)), st.booleans(), st.randoms())
-def test_merging_members_equals_one_pass(name: str, from_the_right: bool, random: Random) -> None:
-    trace = RUNS[name].trace()
-    by_member: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
-    for row in trace.rows:
-        by_member[row.node, row.inc].append(row)
-    parts = list(by_member.values())
-    random.shuffle(parts)
-    assert merged(parts, trace.facts, from_the_right=from_the_right) == VERDICTS[name]
-
-
-@given(
-    st.sampled_from(sorted(RUNS)),
-    st.lists(st.integers(0, 150), min_size=1, max_size=6),
-    st.booleans(),
-)
-def test_merging_segments_equals_one_pass(name: str, cuts: list[int], from_the_right: bool) -> None:
-    trace = RUNS[name].trace()
-    bounds = [0, *sorted(cuts), len(trace.rows)]
-    parts = [trace.rows[a:b] for a, b in pairwise(bounds)]
-    found = merged(parts, trace.facts, from_the_right=from_the_right)
-    assert [outline(verdict) for verdict in found] == [outline(one) for one in VERDICTS[name]]
-
-
-def outline(verdict: Verdict) -> tuple[object, ...]:
-    return (
-        *(verdict.id, verdict.status, verdict.premises, verdict.violation_count),
-        *(verdict.undecidable, verdict.worst),
-    )
-
-
-def test_finish_changes_nothing() -> None:
-    for run in RUNS.values():
-        rules = [make() for make in UNICAST]
-        feed_all(rules, run.rows)
-        facts = replace(FACTS, end_ns=run.now)
-        assert [rule.finish(facts) for rule in rules] == [rule.finish(facts) for rule in rules]

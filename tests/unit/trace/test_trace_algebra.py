@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringcast.rules.algebra import Progress, Ranges, merge_progress
+from ringcast.rules.evidence import Progress, Ranges, progress
 from ringcast.trace.rows import Row
 
 ROW = Row("deliver", "b", 1, 0)
@@ -41,24 +41,20 @@ rises = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 20)), max_size=12).
 )
 
 
-@given(rises, st.integers(0, 12))
-def test_progress_is_a_running_maximum(steps: list[tuple[int, int]], cut: int) -> None:
+@given(rises)
+def test_progress_is_a_running_maximum(steps: list[tuple[int, int]]) -> None:
     rows = [ROW._replace(run_idx=mark, seqno2=value) for mark, value in steps]
-    parts: list[dict[str, Progress]] = [{"key": Progress()}, {"key": Progress()}]
-    for at, row in enumerate(rows):
-        parts[at >= cut]["key"].rise(row.run_idx, row.seqno2, row)
-    merge_progress(parts[0], parts[1])
-    progress = parts[0]["key"]
+    known = progress(rows, lambda row: row.node).get("b", Progress())
     for mark in range(-1, 11):
-        assert progress.at(mark) == max((v for m, v in steps if m <= mark), default=0)
-        row = progress.row_at(mark)
-        assert row is None or row.seqno2 == progress.at(mark)
+        assert known.at(mark) == max((v for m, v in steps if m <= mark), default=0)
+        row = known.row_at(mark)
+        assert row is None or row.seqno2 == known.at(mark)
     for value in range(1, 22):
-        reached = progress.reached(value)
+        reached = known.reached(value)
         marks = [m for m, v in steps if v >= value]
         assert (reached.run_idx if reached else None) == min(marks, default=None)
-    assert progress.value == progress.at(99)
-    assert progress.row == progress.row_at(99)
+    assert known.value == known.at(99)
+    assert known.row == known.row_at(99)
 
 
 def test_without_marks_progress_keeps_the_last_value_only() -> None:

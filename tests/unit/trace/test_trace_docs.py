@@ -17,5 +17,5 @@ def test_every_event_and_column_is_documented() -> None:
 
 def test_every_predicate_is_documented() -> None:
     text = (DOCS / "properties.md").read_text(encoding="utf-8")
-    rules = [make() for makers in BY_PROTOCOL.values() for make in makers]
+    rules = [rule for rules in BY_PROTOCOL.values() for rule in rules]
     assert [rule.id for rule in rules if f"| {rule.id} |" not in text] == []

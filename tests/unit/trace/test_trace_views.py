@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
 from ringcast.model import Stream
-from ringcast.rules.table import VIEWS, feed_all
-from ringcast.rules.views import UniformInAll
+from ringcast.rules.table import VIEWS, verdicts
+from ringcast.rules.views import uniform_in_all
 from ringcast.trace.observe.observer import TraceObserver
 from ringcast.trace.recorder import Recorder
 from ringcast.trace.rows import DELIVER, FREEZE, OPEN, SEND, SHOWN, VIEW, Facts, member_key
@@ -58,9 +58,8 @@ class Recorded(ViewGroup):
 
 
 def judged(rows: list[Row]) -> dict[str, Verdict]:
-    rules = [make() for make in (*VIEWS, UniformInAll)]
-    feed_all(rules, rows)
-    return {rule.id: rule.finish(Facts()) for rule in rules}
+    found = verdicts((*VIEWS, uniform_in_all), rows, Facts())
+    return {verdict.id: verdict for verdict in found}
 
 
 def told(rows: list[Row], name: str) -> list[str]:

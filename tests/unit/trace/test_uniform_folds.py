@@ -6,20 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from trace_builder import Script
 
-from ringcast.rules.table import UNIFORM, feed_all
+from ringcast.rules.table import UNIFORM
+from ringcast.rules.table import verdicts as judge_all
 from ringcast.trace.rows import CRASH, DELIVER, PHASE, PURGE, SEND, TX, VIEW, WIN, Facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ringcast.rules.table import Rule, Verdict
     from ringcast.trace.rows import Row
 
-RULES: list[Callable[[], Rule]] = [make for make in UNIFORM if make().id.startswith("U")]
+RULES: list[Rule] = [rule for rule in UNIFORM if rule.id.startswith("U")]
 IDS = ["U3", "U5", "U7", "U-L1"]
 MS = 1_000_000
 FACTS = Facts(
@@ -99,9 +96,7 @@ def clean() -> Story:
 
 
 def verdicts(story: Story, facts: Facts = FACTS) -> dict[str, Verdict]:
-    rules = [make() for make in RULES]
-    feed_all(rules, story.rows)
-    return {rule.id: rule.finish(facts) for rule in rules}
+    return {verdict.id: verdict for verdict in judge_all(RULES, story.rows, facts)}
 
 
 def violated(story: Story, facts: Facts = FACTS) -> set[str]:
@@ -226,23 +221,6 @@ def test_nothing_is_owed_before_the_healing() -> None:
         0,
         verdicts(torn())["U3"].premises,
     }
-
-
-@given(st.permutations("abc-"), st.booleans())
-def test_merging_members_equals_one_pass(order: list[str], is_broken: bool) -> None:
-    story = clean()
-    if is_broken:
-        story.at(2200).sends("a", 3, 3)
-        story.commits("a", 3)
-    for make in RULES:
-        whole, pieces = make(), [make() for _ in order]
-        feed_all([whole], story.rows)
-        for node, piece in zip(order, pieces, strict=True):
-            feed_all([piece], [row for row in story.rows if (row.node or "-") == node])
-        first, *others = pieces
-        for other in others:
-            first.merge(other)
-        assert first.finish(FACTS) == whole.finish(FACTS)
 
 
 def test_the_rows_of_a_send_name_its_view() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_builder import Script, keys
 
+from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
 from ringcast.protocols.views import backoff, change, meeting, taking
 from ringcast.rules import bounds
 from ringcast.rules.membership import LEAVE
-from ringcast.rules.table import MEMBERSHIP, VIEWS, feed_all
-from ringcast.rules.views import UniformInAll
+from ringcast.rules.table import MEMBERSHIP, VIEWS
+from ringcast.rules.table import verdicts as judge_all
+from ringcast.rules.views import uniform_in_all
 from ringcast.trace.rows import (
     CRASH,
     DELIVER,
@@ -24,7 +25,6 @@ from ringcast.trace.rows import (
     START,
     STOP,
     TX,
-    VIEW,
     Facts,
 )
 
@@ -47,7 +47,7 @@ FACTS = Facts(
     gst_ns=90 * SECOND,
     end_ns=200 * SECOND,
 )
-RULES: list[Callable[[], Rule]] = [*VIEWS, UniformInAll, *MEMBERSHIP]
+RULES: list[Rule] = [*VIEWS, uniform_in_all, *MEMBERSHIP]
 UNIFORM = 1
 
 
@@ -136,9 +136,7 @@ def clean() -> Story:
 
 
 def verdicts(story: Story, facts: Facts = FACTS) -> dict[str, Verdict]:
-    rules = [make() for make in RULES]
-    feed_all(rules, story.rows)
-    return {rule.id: rule.finish(facts) for rule in rules}
+    return {verdict.id: verdict for verdict in judge_all(RULES, story.rows, facts)}
 
 
 def violated(story: Story, facts: Facts = FACTS) -> set[str]:
@@ -440,7 +438,7 @@ NAMES = [plant.__name__ for _, plant in PLANTS]
 
 
 def test_every_rule_has_a_plant() -> None:
-    assert {id for id, _ in PLANTS} == {make().id for make in RULES}
+    assert {id for id, _ in PLANTS} == {rule.id for rule in RULES}
 
 
 @pytest.mark.parametrize(("id", "plant"), PLANTS, ids=NAMES)
@@ -569,38 +567,17 @@ def test_bounds_cover_the_constants_of_the_change() -> None:
     assert taking.PATIENCE_NS == bounds.STATE_PATIENCE_NS
 
 
-# Merging
+def test_bounds_cover_how_long_a_receiver_asks() -> None:
+    assert SYNC_TICKS_MAX == bounds.SYNC_TICKS_MAX
+
+
+# Rows of members that record for themselves
 
 STORIES = {"clean": clean(), **{plant.__name__: plant()[0] for _, plant in PLANTS}}
 
 
-def pieced(parts: list[list[Row]]) -> list[Verdict]:
-    found = []
-    for make in RULES:
-        pieces = [make() for _ in parts]
-        for piece, rows in zip(pieces, parts, strict=True):
-            feed_all([piece], rows)
-        first, *others = pieces
-        for other in others:
-            first.merge(other)
-        found.append(first.finish(FACTS))
-    return found
-
-
 @given(st.sampled_from(sorted(STORIES)), st.permutations("abcde-"))
-def test_merging_members_equals_one_pass(name: str, order: list[str]) -> None:
+def test_members_may_be_judged_in_any_order(name: str, order: list[str]) -> None:
     rows = STORIES[name].rows
-    parts = [[row for row in rows if (row.node or "-") == node] for node in order]
-    assert pieced(parts) == list(verdicts(STORIES[name]).values())
-
-
-@given(st.sampled_from(sorted(STORIES)), st.lists(st.integers(0, 120), min_size=1, max_size=6))
-def test_merging_segments_equals_one_pass(name: str, cuts: list[int]) -> None:
-    rows = STORIES[name].rows
-    parts = [rows[a:b] for a, b in pairwise([0, *sorted(cuts), len(rows)])]
-    assert pieced(parts) == list(verdicts(STORIES[name]).values())
-
-
-def test_views_and_members_are_named_in_order() -> None:
-    view = clean().installed["a"]
-    assert (view.event, view.view_key, view.part) == (VIEW, (7, "d#1"), keys("ad"))
+    apart = [row for node in order for row in rows if (row.node or "-") == node]
+    assert judge_all(RULES, apart, FACTS) == list(verdicts(STORIES[name]).values())

@@ -1,0 +1,146 @@
+"""What rules say in Spark's tasks, where the rows are.
+
+A simulation is judged whole, every rule of its protocol. Its observers write every event, in one
+order and by one clock, so there is nothing that its traces cannot show. Much of that compares
+members with each other, at the same moment; so one task takes a whole run, its members' rows merged
+in the order of the run, and has them in memory. Runs are small, and there are many: they go to as
+many tasks as are useful.
+
+What only level "full" shows of real members (how they hold, acknowledge and repeat) is judged from
+one member's rows alone, by the same rules. A task takes one member's segments in order, up to the
+first row that is missing: what a prefix shows is shown, whatever came after it.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from heapq import merge
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ringcast.rules import findings
+from ringcast.rules.delivery import InItsView
+from ringcast.rules.everywhere import BoundedMemory
+from ringcast.rules.flow import AckersAreMembers, AckHonesty, SameBytesAgain, WindowHonoured
+from ringcast.rules.table import BY_PROTOCOL, verdicts
+from ringcast.spark.reading import over_items, row_of
+from ringcast.spark.report import VIOLATIONS_SHOWN_MAX, Verdict, Violation, verdict_id
+from ringcast.trace.facts import facts_from_values
+from ringcast.trace.rows import Facts
+from ringcast.trace.segments import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ringcast.spark.reading import Workers
+    from ringcast.spark.recorded_run import RecordedRun
+    from ringcast.spark.summary import MemberTrace
+
+RULES: tuple[type[findings.Stepwise], ...] = (
+    BoundedMemory,
+    WindowHonoured,
+    AckHonesty,
+    AckersAreMembers,
+    InItsView,
+    SameBytesAgain,
+)
+
+
+def judge_details(
+    spark: Workers, traces: list[MemberTrace], capacity: dict[str, int]
+) -> Iterator[findings.Verdict]:
+    """What each rule says of each of these members; `capacity` is by member key."""
+    sizes = {}
+    for trace in traces:
+        stop = trace.holes[0].idx if trace.holes else None
+        paths = [path for state in trace.states for path in state.paths]
+        size = sum(Path(path).stat().st_size for path in paths)
+        sizes[json.dumps([paths, stop, capacity, trace.purge])] = size
+    yield from map(_from_text, over_items(spark, sizes, _judge_member))
+
+
+def _judge_member(item: str) -> Iterator[str]:
+    """One member's segments as JSON, one line for each rule."""
+    paths, stop, capacity, purge = json.loads(item)
+    facts = Facts(capacity=capacity, purge=purge or "acks")
+    rules = [rule(facts, findings.Findings()) for rule in RULES]
+    routes = {
+        event: [rule.feed for rule in rules if event in rule.events]
+        for event in {event for rule in rules for event in rule.events}
+    }
+    for path in paths:
+        with Segment(path) as segment:
+            for row in segment.iter_rows(set(routes)):
+                if stop is None or row.idx < stop:
+                    for feed in routes[row.event]:
+                        feed(row)
+    for rule in rules:
+        rule.close()
+        yield _to_text(rule.found.verdict(rule.id, rule.title))
+
+
+def judge_simulations(spark: Workers, runs: Sequence[RecordedRun]) -> Iterator[list[Verdict]]:
+    """What each rule says of each of these whole runs, in their order."""
+    sizes = {}
+    for number, run in enumerate(runs):
+        paths = [[path for state in states for path in state.paths] for states in run.parts]
+        size = sum(Path(path).stat().st_size for path in chain.from_iterable(paths))
+        sizes[json.dumps([number, run.facts, paths])] = size
+    found: list[list[findings.Verdict]] = [[] for _ in runs]
+    for text in over_items(spark, sizes, _judge_run) if sizes else ():
+        number, said = json.loads(text)
+        found[number].append(_from_text(said))
+    return map(_verdicts, found)
+
+
+def _verdicts(found: list[findings.Verdict]) -> list[Verdict]:
+    """As the audit reports them. Not every run has a case for each rule, but for one."""
+    is_anything_judged = any(each.premises for each in found)
+    return [_verdict(each, is_optional=is_anything_judged) for each in found]
+
+
+def _verdict(found: findings.Verdict, *, is_optional: bool) -> Verdict:
+    return Verdict(
+        verdict_id(found.id),
+        found.premises,
+        [Violation(text, list(rows)) for text, rows in found.violations],
+        found.violation_count,
+        undecidable=[] if found.undecidable is None else [found.undecidable],
+        inconclusive=[] if found.premises else ["there was nothing to judge"],
+        is_optional=is_optional,
+        worst=found.worst,
+        title=found.title,
+    )
+
+
+def _judge_run(item: str) -> Iterator[str]:
+    """One run as JSON, one line for each rule."""
+    number, values, parts = json.loads(item)
+    facts = facts_from_values(values)
+    with ExitStack() as opened:
+        members = [
+            chain.from_iterable(opened.enter_context(Segment(path)).iter_rows() for path in paths)
+            for paths in parts
+        ]
+        rows = merge(*members, key=attrgetter("run_idx"))
+        found = verdicts(BY_PROTOCOL[facts.protocol], rows, facts)
+    yield from (json.dumps([number, _to_text(verdict)]) for verdict in found)
+
+
+def _to_text(verdict: findings.Verdict) -> str:
+    return json.dumps(
+        [
+            *(verdict.id, verdict.title, verdict.premises),
+            *(verdict.violations[:VIOLATIONS_SHOWN_MAX], verdict.violation_count),
+            *(verdict.undecidable, verdict.worst),
+        ]
+    )
+
+
+def _from_text(text: str) -> findings.Verdict:
+    name, title, premises, violations, count, undecidable, worst = json.loads(text)
+    shown = [findings.Violation(text, tuple(map(row_of, rows))) for text, rows in violations]
+    return findings.Verdict(name, title, premises, shown, count, undecidable, worst)
