@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ringcast.explore.view_world import Person, Said, World
     from ringcast.model import Member, Origin, View, ViewId
     from ringcast.protocols.views.frames import ChangeFrame, Wishes
+    from ringcast.protocols.views.meeting import Met
     from ringcast.wire.changes import Install
 
 # Members with simple streams
@@ -214,7 +215,7 @@ class DeliversUniformAtOnce(Views):
 class LeavesUnasked(GroupViews):
     """Whoever leaves is not in the proposal: nobody gets what it holds."""
 
-    def _propose(self, parts: Sequence[View], now: int, out: Effects) -> None:
+    def _propose(self, parts: Sequence[Met], now: int, out: Effects) -> None:
         leavers, self.requests.leavers = self.requests.leavers, set()
         self.change.elsewhere |= leavers
         super()._propose(parts, now, out)
