@@ -350,11 +350,11 @@ class Node:
         self.unicast.drop_from(peer, now)
         self._run_to_completion(now)
 
-    def transport_hint(self, address: Address, now: int) -> None:
-        """A datagram was refused: nobody listened at this address."""
+    def transport_hint(self, address: Address, now: int, *, is_local: bool = True) -> None:
+        """A datagram was refused: nobody listened there, or (not `is_local`) so somebody says."""
         detector = self.detector
         if detector is not None:
-            detector.transport_hint(address, now, self._out)
+            detector.transport_hint(address, now, self._out, is_local=is_local)
             self._run_to_completion(now)
 
     def install_view(

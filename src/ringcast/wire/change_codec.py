@@ -52,6 +52,7 @@ from ringcast.wire.cutter import Cutter
 from ringcast.wire.limits import CHANGE_BYTES_MAX, COUNTER_MAX, FLUSHED_MAX, VIEW_MEMBERS_MAX
 from ringcast.wire.members import (
     MEMBER_BYTES_MAX,
+    MEMBER_BYTES_MIN,
     STREAMS,
     decode_stream,
     encode_member,
@@ -76,7 +77,7 @@ ALONE: Final = LONG | {_FORWARDED, PIECE}
 """Frames that have a datagram to themselves: these, and what is passed on."""
 
 _FLAGS: Final = Struct("<B")
-_GREETING: Final = Struct("<QHQQQ")  # highest, size, cookie, echo, permit
+_GREETING: Final = Struct("<QHQQ")  # highest, size, cookie, echo
 _SECRET: Final = Struct("<Q")
 _COOKIES: Final = Struct("<QQ")  # cookie, echo
 _PLACE: Final = Struct("<H")
@@ -84,7 +85,7 @@ _STREAM_SEQNO: Final = Struct("<BQ")
 _TAG: Final = Struct("<Q")
 _PIECE: Final = Struct("<BQHH")  # kind, number, index, count
 
-_ASKING, _HAS_STATE, _HAS_COORDINATOR, _HAS_VIEW = 1, 2, 4, 8  # flags of a hello
+_ASKING, _HAS_STATE, _HAS_COORDINATOR, _HAS_VIEW, _PERMITS = 1, 2, 4, 8, 16  # flags of a hello
 _HAS_BASE, _IS_STATED, _HAS_PERMIT = 1, 2, 4  # flags of a proposal
 _HAS_PROVIDER, _HAS_UNLISTED, _IS_BASED = 1, 2, 4  # flags of a state, the last of a cut, too
 _HAS_PROMISED, _HAS_OTHER = 1, 2  # flags of a refusal: a proposal, a coordinator
@@ -99,7 +100,7 @@ _TAGS_MAX: Final = 64
 PIECE_HEAD: Final = _PIECE.size
 _PIECES_MAX: Final = 2**16 - 1
 
-HELLO_BYTES_MIN: Final = MEMBER_BYTES_MAX + _COOKIES.size
+HELLO_BYTES_MIN: Final = _COOKIES.size + MEMBER_BYTES_MAX - MEMBER_BYTES_MIN
 """A hello is padded to so many bytes: no cookie that answers it is longer, whoever sends that."""
 
 FORWARDED_HEAD_MAX: Final = _FLAGS.size + _TAG.size + 3 * MEMBER_BYTES_MAX
@@ -163,11 +164,13 @@ def _encode_hello(hello: Hello) -> bytes:
         | hello.has_state * _HAS_STATE
         | (hello.coordinator is not None) * _HAS_COORDINATOR
         | (hello.view_id is not None) * _HAS_VIEW
+        | (hello.permit != 0) * _PERMITS
     )
     head = _FLAGS.pack(flags) + encode_settings(hello.settings)
     secrets = hello.cookie, hello.echo, hello.permit
     assert all(0 <= each <= SECRET_MAX for each in secrets), hello
-    head += _GREETING.pack(hello.highest, hello.size, *secrets)
+    head += _GREETING.pack(hello.highest, hello.size, hello.cookie, hello.echo)
+    head += _SECRET.pack(hello.permit) if hello.permit else b""
     coordinator = encode_member(hello.coordinator) if hello.coordinator else b""
     view_id = encode_view_id(hello.view_id) if hello.view_id else b""
     body = head + coordinator + view_id + encode_members(hello.members)
@@ -262,9 +265,10 @@ def _encode_asked(frame: Want | Forwarded) -> bytes:
 
 def _decode_hello(cut: Cutter) -> Hello:
     start = cut.offset
-    flags = cut.flags(_ASKING | _HAS_STATE | _HAS_COORDINATOR | _HAS_VIEW)
+    flags = cut.flags(_ASKING | _HAS_STATE | _HAS_COORDINATOR | _HAS_VIEW | _PERMITS)
     settings = cut_settings(cut)
-    highest, size, *secrets = cut.numbers(_GREETING)
+    highest, size, cookie, echo = cut.numbers(_GREETING)
+    permit = _cut_permit(cut) if flags & _PERMITS else 0
     if highest > COUNTER_MAX:
         raise DecodeError(Reject.SEQNO)
     if size > VIEW_MEMBERS_MAX:
@@ -278,13 +282,22 @@ def _decode_hello(cut: Cutter) -> Hello:
         cut.view_id() if flags & _HAS_VIEW else None,
         size,
         cut.members(VIEW_MEMBERS_MAX),
-        *secrets,
+        cookie,
+        echo,
+        permit,
     )
     length = cut.offset - start
     padding = cut.rest()
     if any(padding) or len(padding) != max(0, HELLO_BYTES_MIN - length):
         raise DecodeError(Reject.FRAME_LENGTH)
     return hello
+
+
+def _cut_permit(cut: Cutter) -> int:
+    (permit,) = cut.numbers(_SECRET)
+    if not permit:
+        raise DecodeError(Reject.SEQNO)
+    return int(permit)
 
 
 def _decode_cookie(cut: Cutter) -> Cookie:
@@ -299,9 +312,7 @@ def _decode_propose(cut: Cutter) -> Propose:
     (size,) = cut.numbers(_PLACE)
     if size > VIEW_MEMBERS_MAX:
         raise DecodeError(Reject.COUNT)
-    (permit,) = cut.numbers(_SECRET) if flags & _HAS_PERMIT else (0,)
-    if flags & _HAS_PERMIT and not permit:
-        raise DecodeError(Reject.SEQNO)
+    permit = _cut_permit(cut) if flags & _HAS_PERMIT else 0
     id, settings = cut.view_id(), cut_settings(cut)
     base = cut.view_id() if flags & _HAS_BASE else None
     members, leaving = cut_listed(cut), cut_places(cut)

@@ -279,9 +279,12 @@ def test_who_is_next_if_a_proposer_stalls_verifies_all_that_it_would_propose() -
 
 
 def test_who_is_not_in_the_view_and_thinks_so_is_told() -> None:
-    side = Side(A)
-    side.join(ViewId(B, 2), A, B)
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    side.join(ViewId(A, 3), A, B)
     side.said(wire.Hello)
+    side.signal(NonMember(D))  # it was never with this one: nothing is said to it
+    assert side.said(wire.Hello) == []
     side.signal(NonMember(C))
     assert side.said(wire.Hello) == [(C, side.layer.hello(C.address, side.now))]
 
@@ -321,10 +324,14 @@ def test_who_leaves_alone_is_gone_at_once() -> None:
 
 def test_who_asks_to_leave_and_is_out_already_is_told_again() -> None:
     side = Side(A)
-    side.pass_time(1000)
+    side.join(ViewId(B, 2), A, B)
+    side.signal(Suspected(B, "a test"))
     view = side.layer.view
     assert view is not None
+    assert view.members == (A,)
     side.said(wire.Install)
+    side.hear(C, Leave())  # it was never with this one
+    assert side.said(wire.Install) == []
     side.hear(B, Leave())
     assert side.said(wire.Install) == [(B, wire.Install(view.id))]
     other = Side(C)

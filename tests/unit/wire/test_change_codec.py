@@ -174,10 +174,10 @@ def hello(
     highest: int = 0,
     size: int = 0,
     rest: bytes = listed(),
-    secrets: tuple[int, int, int] = (0, 0, 0),
-    pad: int = 156,
+    secrets: tuple[int, ...] = (0, 0),
+    pad: int = 143,
 ) -> bytes:
-    numbers = struct.pack("<QHQQQ", highest, size, *secrets)
+    numbers = struct.pack(f"<QH{len(secrets)}Q", highest, size, *secrets)
     return frame(64, (bytes([flags]) + agreed + numbers + rest).ljust(pad, b"\0"))
 
 
@@ -269,7 +269,7 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
     (Hello(PLAIN, False, False, 1, None, ID), hello(8, settings(), 1, 0, view_id() + listed())),
     (
         Hello(PLAIN, False, False, 0, cookie=1, echo=2, permit=2**64 - 1),
-        hello(secrets=(1, 2, 2**64 - 1)),
+        hello(16, secrets=(1, 2, 2**64 - 1)),
     ),
     (Cookie(1, 0), cookie(1, 0)),
     (Cookie(2**64 - 1, 2**64 - 1), cookie(2**64 - 1, 2**64 - 1)),
@@ -380,11 +380,10 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
 GOLDEN = {
     Cookie: ("4e100001000000000000000000000000000000"),
     Hello: (
-        "409f000e01010180b2e60e0000000000943577000000000065cd1d00000000000000000000000000"
+        "4097000e01010180b2e60e0000000000943577000000000065cd1d00000000000000000000000000"
         "65cd1d0000000080f0fa020000000000000004000000000900000000000000020000000000000000"
-        "00000000000000000000000000000000000168020007000000000000000162030000000000000001"
-        "68020007000000000000000162020001680100010000000000000000016802000700000000000000"
-        "0162"
+        "00000000000000000001680200070000000000000001620300000000000000016802000700000000"
+        "00000001620200016801000100000000000000000168020007000000000000000162"
     ),
     Propose: (
         "418c0003000204000000000000000168010001000000000000000000010080b2e60e000000000094"
@@ -544,13 +543,14 @@ REFUSED = {
     "no hello": (frame(64), Reject.FRAME_LENGTH),
     "half a hello": (frame(64, bytes(11)), Reject.FRAME_LENGTH),
     "hello without members": (hello(rest=b"", pad=0), Reject.FRAME_LENGTH),
-    "hello that is too short": (hello(pad=155), Reject.FRAME_LENGTH),
-    "hello that is padded too far": (hello(pad=157), Reject.FRAME_LENGTH),
+    "hello that is too short": (hello(pad=142), Reject.FRAME_LENGTH),
+    "hello that is padded too far": (hello(pad=144), Reject.FRAME_LENGTH),
     "hello with more than padding": (hello(rest=listed() + b"\1"), Reject.FRAME_LENGTH),
     "cookie of nothing": (cookie(0, 1), Reject.SEQNO),
     "half a cookie": (frame(78, bytes(15)), Reject.FRAME_LENGTH),
     "proposal with no permit": (propose(flags=4, permit=bytes(8)), Reject.SEQNO),
-    "hello with other flags": (hello(16), Reject.FLAGS),
+    "hello with other flags": (hello(32), Reject.FLAGS),
+    "hello with no permit": (hello(16, secrets=(1, 2, 0)), Reject.SEQNO),
     "hello that purges otherwise": (hello(0, settings(4)), Reject.FLAGS),
     "hello with other streams": (hello(0, settings(streams=4)), Reject.FLAGS),
     "hello that suspects at once": (hello(0, bytes(3 + 7 * 8)), Reject.SETTINGS),

@@ -133,6 +133,12 @@ class ViewChange:
                 self._go_last(wishes)
         self.do(wishes, now, out)
 
+    def is_known(self, member: Member) -> bool:
+        """Whether it was in a view with this one lately, or may be in the next."""
+        asked = (self.follower.proposal, self.proposer.proposal)
+        is_asked = any(each is not None and member in each.members for each in asked)
+        return is_asked or self._translator.was_with(member)
+
     def permit(self, member: Member) -> int:
         """With this that one may propose to the members of my view."""
         return permit(self.follower.secret, member)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import order
+from ringcast.protocols.views.discovery import STRANGER_NS
 from ringcast.protocols.views.meeting import rank_of
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Cookie, Hello
@@ -104,13 +105,14 @@ class Greetings:
         is_proved = owner.cookies.is_mine(hello.echo, source.address, now)
         if source not in change.view and not is_proved:
             self.challenged += 1
-            if owner.has_just_started(now) and rank_of(hello, source) < change.rank:
+            is_starting = owner.phase is Phase.LOOKING and owner.meeting.has_just_started(now)
+            if is_starting and rank_of(hello, source) < change.rank:
                 owner.meeting.give_way(now)
             out.datagram(source, Cookie(owner.cookies.make(source.address, now), hello.cookie))
             return
         if not change.may_reach(hello.highest, now):
             return
-        owner.discovery.add([source.address])
+        owner.discovery.learn([source.address], now, STRANGER_NS)
         owner.requests.pairs.hear(source)
         if hello.view_id is not None:
             change.on_tag(source, tag_of(hello.view_id), now, out)

@@ -40,12 +40,12 @@ from ringcast.protocols.intake import seconds
 from ringcast.protocols.views.agreement import Agreement
 from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.cookies import Cookies
-from ringcast.protocols.views.discovery import Discovery
+from ringcast.protocols.views.discovery import MEMBER_NS, Discovery
 from ringcast.protocols.views.explaining import count, explain
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.follower import Phase as Following
 from ringcast.protocols.views.greetings import Greetings
-from ringcast.protocols.views.meeting import GATHER_NS, START_NS, Meeting
+from ringcast.protocols.views.meeting import GATHER_NS, Meeting
 from ringcast.protocols.views.parts import is_kept
 from ringcast.protocols.views.pieces import Pieces
 from ringcast.protocols.views.proposer import Proposer, Step
@@ -140,7 +140,7 @@ class GroupViews(Layer):
         self.meeting = Meeting()
         self.requests = Requests(self.change, self)
         self.greetings = Greetings(self)
-        self.pieces = Pieces()
+        self.pieces = Pieces(self.change.is_known)
         self._since = 0  # when this phase began
         self._gone_by = 0
         self.attach(GroupState(me), Deadlines())
@@ -154,7 +154,7 @@ class GroupViews(Layer):
     # Inputs
 
     def start(self, now: int, out: Effects) -> None:
-        self.phase, self._since = Phase.LOOKING, now
+        self.phase, self._since, self.meeting.started_at = Phase.LOOKING, now, now
         self._timers.arm(Timer.DECIDE, now + round(self.config.discovery_wait_s * 1e9))
         self._say_hello(now, out)
 
@@ -178,7 +178,7 @@ class GroupViews(Layer):
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         for each in frames:
-            frame = self.pieces.add(source, each) if isinstance(each, wire.Piece) else each
+            frame = self.pieces.add(source, each, now) if isinstance(each, wire.Piece) else each
             match frame:
                 case None:
                     continue
@@ -217,7 +217,7 @@ class GroupViews(Layer):
                 self.requests.pairs.hear(member)
             case MemberAhead(member, counter) if counter > self.change.view.counter:
                 self.requests.ahead((member,), counter, now, out)
-            case NonMember(member):
+            case NonMember(member) if self.change.is_known(member):
                 out.datagram(member, self.hello(member.address, now))
             case TooSlow(member):
                 self.requests.too_slow(member, now, out)
@@ -339,7 +339,7 @@ class GroupViews(Layer):
             reason = "left" if is_asked else "left out: it held senders up for too long"
             self._go(reason, out, is_flushed=True)
             return
-        self.discovery.add(member.address for member in view)
+        self.discovery.learn((member.address for member in view), now, MEMBER_NS)
         self.requests.begin(view)
         self.greetings.tell_left_out(view, now, out)
         self._timers.arm(Timer.ADVANCE, now)
@@ -423,10 +423,6 @@ class GroupViews(Layer):
         """Somebody could come in: others may, in a moment more."""
         self._timers.arm_if_idle(Timer.ADVANCE, now + GATHER_NS)
 
-    def has_just_started(self, now: int) -> bool:
-        """Whether others may be starting with this member, and one that it has not met may lead."""
-        return self.phase is Phase.LOOKING and now - self._since < START_NS
-
     def decide_soon(self, now: int) -> None:
         """A group refuses this member: if no other takes it in a moment, that is that."""
         if (self._timers.until(Timer.DECIDE, now) or 0) > GATHER_NS:
@@ -435,6 +431,8 @@ class GroupViews(Layer):
     def _say_hello(self, now: int, out: Effects) -> None:
         if self.phase is Phase.LOOKING or self.coordinator == self.me:
             self.greetings.say_hello(now, out)
+        self.discovery.learn((member.address for member in self.change.view), now, MEMBER_NS)
+        self.discovery.forget_old(now)
         self._timers.arm(Timer.HELLO, now + self.discovery.interval)
         self.discovery.slow_down()
 

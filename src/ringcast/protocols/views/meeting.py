@@ -86,6 +86,8 @@ class Meeting:
         self.invited: list[Member] = []
         """Whom the last proposal was to let in."""
         self.losses = BackOff()
+        self.started_at = 0
+        """When this member began to look for its group."""
         self.held: deque[int] = deque(maxlen=HELD_MAX)
         """For how long the last changes held senders up."""
         self._group_at = -FRESH_NS  # when somebody was heard who is in the group
@@ -142,6 +144,10 @@ class Meeting:
     def give_way(self, now: int) -> None:
         """A better part knows of mine."""
         self._pause_until = max(self._pause_until, now + YIELD_NS)
+
+    def has_just_started(self, now: int) -> bool:
+        """Others may be starting, too, and one that was not met yet may be to lead."""
+        return now - self.started_at < START_NS
 
     def may_greet(self, now: int) -> bool:
         """Whether others are to be asked now, so that they come in by the same change."""

@@ -190,6 +190,9 @@ class Requests:
     def on_complain(self, source: Member, complain: wire.Complain, now: int, out: Effects) -> None:
         view, member, to = self._change.view, complain.member, self._change.coordinator
         is_unheard = not complain.is_slow and not complain.wants_state
+        if not self._change.is_known(source):
+            self.ignored += 1
+            return
         if member == self.me and is_unheard and (source not in view or to != self.me):
             # Who is elsewhere may hear what is answered, and not say so again.
             if self.pairs.complain(source, member, now) or source in view:
@@ -214,8 +217,10 @@ class Requests:
         if source in view:
             self.leavers.add(source)
             self._owner.advance(now, out)
-        elif view.id.creator == self.me:
+        elif view.id.creator == self.me and self._change.is_known(source):
             out.datagram(source, wire.Install(view.id))
+        else:
+            self.ignored += 1
 
     def _judge(self, source: Member, member: Member, now: int, out: Effects) -> None:
         """As coordinator: if both live and stay deaf to each other, one has to go."""

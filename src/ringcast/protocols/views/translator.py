@@ -119,12 +119,14 @@ class Translator:
         base = None if frame.base is None else self._recent.get(frame.base)
         return translation.decode_propose(frame, base)
 
+    def was_with(self, member: Member) -> bool:
+        """Whether it was in a view with me lately."""
+        return any(member in view for view, _ in self._began.values())
+
     def is_permitted(self, source: Member, frame: wire.Propose) -> bool:
         """Whether it was in a view with me lately, or who coordinated one of mine lets it."""
-        return any(
-            source in view or frame.permit == permit(secret, source)
-            for view, secret in self._began.values()
-        )
+        permits = (permit(secret, source) for _, secret in self._began.values())
+        return self.was_with(source) or frame.permit in permits
 
     def begin(self, view: View, secret: int) -> None:
         """This view has begun."""
