@@ -167,8 +167,7 @@ def _encode_hello(hello: Hello) -> bytes:
         | (hello.permit != 0) * _PERMITS
     )
     head = _FLAGS.pack(flags) + encode_settings(hello.settings)
-    secrets = hello.cookie, hello.echo, hello.permit
-    assert all(0 <= each <= SECRET_MAX for each in secrets), hello
+    assert max(hello.cookie, hello.echo, hello.permit) <= SECRET_MAX, hello
     head += _GREETING.pack(hello.highest, hello.size, hello.cookie, hello.echo)
     head += _SECRET.pack(hello.permit) if hello.permit else b""
     coordinator = encode_member(hello.coordinator) if hello.coordinator else b""
@@ -282,12 +281,9 @@ def _decode_hello(cut: Cutter) -> Hello:
         cut.view_id() if flags & _HAS_VIEW else None,
         size,
         cut.members(VIEW_MEMBERS_MAX),
-        cookie,
-        echo,
-        permit,
+        *(cookie, echo, permit),
     )
-    length = cut.offset - start
-    padding = cut.rest()
+    length, padding = cut.offset - start, cut.rest()
     if any(padding) or len(padding) != max(0, HELLO_BYTES_MIN - length):
         raise DecodeError(Reject.FRAME_LENGTH)
     return hello
