@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_script(name: str, request: pytest.FixtureRequest) -> None:
 # A planted defect for each: what it does wrong, and where
 
 
-def silent(self: object, *arguments: object) -> None:
+def silent(self: object, *arguments: object, **options: object) -> None:
     """Does nothing."""
 
 
@@ -145,10 +145,10 @@ def commits_nothing_by_the_cut(self: ViewStreams, begin: Begin, now: int, out: E
 
 
 def meets_who_looks_and_nobody_else(
-    self: Greetings, source: Member, hello: Hello, now: int, out: Effects, *, is_better: bool
+    self: Greetings, source: Member, hello: Hello, *rest: Any, is_better: bool
 ) -> None:
     if hello.coordinator is None or self._owner.phase is Phase.LOOKING:
-        MEET(self, source, hello, now, out, is_better=is_better)
+        MEET(self, source, hello, *rest, is_better=is_better)
 
 
 def believes_every_complaint(

@@ -350,11 +350,11 @@ class Node:
         self.unicast.drop_from(peer, now)
         self._run_to_completion(now)
 
-    def transport_hint(self, address: Address, now: int) -> None:
-        """A datagram was refused: nobody listened at this address."""
+    def transport_hint(self, address: Address, now: int, *, is_local: bool = True) -> None:
+        """A datagram was refused: nobody listened there, or (not `is_local`) so somebody says."""
         detector = self.detector
         if detector is not None:
-            detector.transport_hint(address, now, self._out)
+            detector.transport_hint(address, now, self._out, is_local=is_local)
             self._run_to_completion(now)
 
     def install_view(
@@ -787,16 +787,17 @@ def build_node(
     streams: tuple[Stream, ...] = (Stream.FIFO,),
     must_exist: bool = False,
     state: bool = False,
+    secret: bytes = b"",
 ) -> Node:
     """A node with all its layers: it finds its group, agrees on views and detects failures.
-
     `membership` None: views come from outside. `detector` None: suspicions do. `must_exist`: it
-    joins a group, and founds none. Tests and explorations pass classes with one rule changed.
-    """
+    joins a group, and founds none. `secret`: random bytes for cookies; none where nobody forges
+    anything. Tests and explorations pass classes with one rule changed."""
     layers: list[Layer] = []
     if membership is not None:
-        settings = settings_of(config, streams)
-        layers.append(membership(me, config.membership, must_exist=must_exist, settings=settings))
+        agreed, given = settings_of(config, streams), (me, config.membership)
+        views = membership(*given, must_exist=must_exist, settings=agreed, secret=secret)
+        layers.append(views)
         if detector is not None:
             layers.append(detector(me, config.membership))
     return Node(
@@ -812,6 +813,5 @@ def build_node(
 
 def _count(event: Event) -> int:
     """How many messages it is for who takes so many at a time."""
-    if isinstance(event, Delivered):
-        return len(event.run.payloads)
-    return isinstance(event, StateChunk)
+    is_chunk = isinstance(event, StateChunk)
+    return len(event.run.payloads) if isinstance(event, Delivered) else is_chunk

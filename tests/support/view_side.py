@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Effects
 from ringcast.core.view_change import CutReached, Flush, Freeze, Frozen, Snapshot
 from ringcast.model import Address, Member, Purge, Stream, ViewId
+from ringcast.protocols.views.cookies import permit
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.settings import settings_of
 from ringcast.wire import changes as wire
@@ -45,6 +47,20 @@ class Side:
         self._settle()
 
     def hear(self, source: Member, *frames: Frame) -> None:
+        """With all that shows that its source keeps to the rules."""
+        self.hear_stranger(source, *(self.prove(source, frame) for frame in frames))
+
+    def prove(self, source: Member, frame: Frame) -> Frame:
+        """As its source says it once it has heard this member, and may propose to its view."""
+        match frame:
+            case wire.Hello(echo=0):
+                return replace(frame, echo=self.layer.cookies.make(source.address, self.now))
+            case wire.Propose(permit=0):
+                return replace(frame, permit=permit(self.layer.change.follower.secret, source))
+        return frame
+
+    def hear_stranger(self, source: Member, *frames: Frame) -> None:
+        """As they are."""
         self.layer.receive(source, frames, self.now, self.out)
         self._settle()
 

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.aio.gathering import Gathering
+from ringcast.aio.reach import is_loopback
 from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
 from ringcast.errors import Reject
@@ -372,7 +373,7 @@ class Driver:
         if self.transport.hints:
             hints, self.transport.hints = self.transport.hints, set()
             for address in hints:
-                self.node.transport_hint(address, now)
+                self.node.transport_hint(address, now, is_local=is_loopback(address))
 
     def _tell(self, events: list[Event]) -> None:
         for event in events:

@@ -32,6 +32,9 @@ STREAMS = {"fifo": Stream.FIFO, "uniform": Stream.UNIFORM}
 
 log = logging.getLogger("ringcast")
 
+SECRET_BYTES = 32
+"""Of which cookies for strangers are made."""
+
 CANDIDATES_NAMED = 5
 """Addresses listed in an error before it only says how many more there are."""
 
@@ -104,6 +107,7 @@ class MemberHost:
             streams=tuple(STREAMS.values()),
             must_exist=must_exist,
             state=self._has_state,
+            secret=self._host.random_bytes(SECRET_BYTES),
         )
         node.set_receive_buffer(self._transport.receive_buffer)
         return Driver(

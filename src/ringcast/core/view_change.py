@@ -59,6 +59,8 @@ class Cut:
     provider: Member | None = None
     """Who gives its state, as it is at the cut, to those who take it; None: nobody can."""
     takers: tuple[Member, ...] = ()
+    secret: int = 0
+    """Of the view: what permits to propose to its members are made of."""
 
     def part_of(self, member: Member) -> Part:
         return next(part for part in self.parts if member in part.members)

@@ -29,6 +29,7 @@ from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.repair import Gap, Repair, Request
+from ringcast.protocols.strangers import Strangers
 from ringcast.protocols.tail import Tail
 from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
 from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver
@@ -100,7 +101,8 @@ LEFT_OUT: dict[type, LeftOut] = {
     ReceiveWindow: LeftOut(counters="duplicates dropped_low dropped_high dropped_bytes"),
     Fragmenter: LeftOut("_fragment_bytes"),
     ReliableUnicast: LeftOut(
-        "me receive_buffer _fragment_bytes _datagram_bytes _is_system _max_message_bytes _tau",
+        "me receive_buffer _fragment_bytes _datagram_bytes _is_system _first_epoch"
+        " _max_message_bytes _tau",
         "ticks stale refused _datagram",
         "_turn",
         "_ready _receipts",
@@ -142,6 +144,10 @@ TOLD_BY: dict[type, Callable[[Any], Any]] = {
     Early: lambda early: {
         peer: (kept.conn, {first: run.payloads for first, run in kept.runs.items()})
         for peer, kept in early._kept.items()
+    },
+    Strangers: lambda strangers: {
+        peer: [(run.conn, run.first, run.payloads) for run in kept.items]
+        for peer, kept in strangers._kept.items()
     },
 }
 """Machines that are told in another way than by their attributes."""

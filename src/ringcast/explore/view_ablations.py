@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ringcast.explore.view_world import Person, World
     from ringcast.model import Member, Origin, View, ViewId
     from ringcast.protocols.views.frames import ChangeFrame, Wishes
+    from ringcast.protocols.views.meeting import Met
     from ringcast.wire.changes import Install
 
 # Members with simple streams
@@ -168,7 +169,7 @@ def _start_at_zero(self: Views, person: Person, begin: Begin, i: int) -> int:
 
 
 def _propose_without_leavers(
-    self: GroupViews, parts: Sequence[View], now: int, out: Effects
+    self: GroupViews, parts: Sequence[Met], now: int, out: Effects
 ) -> None:
     """Whoever leaves is not in the proposal: nobody gets what it holds."""
     leavers, self.requests.leavers = self.requests.leavers, set()

@@ -212,7 +212,9 @@ class Run:
         """By the first of them, whatever views they are in."""
         node, change = self._node(names[0]), self._change(names[0])
         views = {self._change(name).view for name in names} - {change.view}
-        change.propose(map(_member, names), set(), views, self.world.clock.now, node.effects)
+        permits = {other.view.id: other.permit(node.me) for other in map(self._change, names[1:])}
+        now = self.world.clock.now
+        change.propose(map(_member, names), set(), views, now, node.effects, permits)
         self._settle(names[0])
 
     def _send_first(self) -> None:

@@ -13,7 +13,7 @@ WATCHERS - 1 of a member's watchers may die with it. If more do, the last of the
 is still watched by somebody who lives; the view without it moves the ring on to the others.
 
 On any datagram of a member: it is alive. Doubts end; a suspicion is taken back with Trusted.
-On Ping: answer Pong, also before there is a view, also to strangers.
+On Ping: answer Pong, also before there is a view, also to strangers, if that is no longer.
 On Heartbeat of somebody who is not in the view, or in an older one: NonMember; it does not know
     yet. Of a member that is in a later one: MemberAhead.
 Every heartbeat: Heartbeat to the watchers. Whoever is watched and has been silent for
@@ -22,8 +22,9 @@ Every heartbeat: Heartbeat to the watchers. Whoever is watched and has been sile
     process, a suspended machine): all count as heard now, and verifications under way are dropped.
 To verify: PINGS times Ping, the first at once, spread over verify_s. Nothing heard: Suspected.
     Probes are counted, not only time: a late step leaves an answer its time all the same.
-On a hint of the transport (a refused port): verify, or ask again at once if that is under way.
-    Refused again, after the probe: Suspected.
+On a hint of the transport (a refused port): verify. If this very machine says so, ask again at once
+    where that is under way; refused again, after the probe: Suspected. From elsewhere a hint is but
+    that: anybody may have sent it.
 On VerifyWanted (somebody else suspects it): verify, but not twice within verify_s.
 On view: who departed is forgotten, new neighbours count as heard now. Outside a view nobody is
     watched. Where the group has other times than this member, they are this member's from then on.
@@ -41,6 +42,7 @@ from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.core.view_change import Begin
 from ringcast.protocols.intake import seconds
 from ringcast.wire.frames import Heartbeat, Ping, Pong
+from ringcast.wire.members import is_no_longer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +135,7 @@ class FailureDetector(Layer):
             return
         # One reaction to each kind is enough, however many came in one datagram.
         probe = next((frame for frame in reversed(frames) if isinstance(frame, Ping)), None)
-        if probe is not None:
+        if probe is not None and (source in self._heard or is_no_longer(self.me, source)):
             out.datagram(source, Pong(probe.nonce))
         counters = [frame.counter for frame in frames if isinstance(frame, Heartbeat)]
         is_behind = source not in self._heard or max(counters, default=0) < self._counter
@@ -142,14 +144,18 @@ class FailureDetector(Layer):
         elif max(counters, default=0) > self._counter > 0:
             out.signal(MemberAhead(source, max(counters)))
 
-    def transport_hint(self, address: Address, now: int, out: Effects) -> None:
-        """A datagram was refused: nobody listened at this address."""
+    def transport_hint(
+        self, address: Address, now: int, out: Effects, *, is_local: bool = True
+    ) -> None:
+        """A datagram was refused: nobody listened at this address. `is_local`: this machine says
+        so, and not somebody on the way, who may be anybody."""
         member = next((member for member in self._heard if member.address == address), None)
         if member is None:
             return
         is_open = member in self._cases
         case = self._cases.get(member) or self._open_case(member, now, out)
-        if case.is_suspected:
+        if case.is_suspected or not is_local:
+            self._arm_case()
             return
         case.refusals += 1
         if case.refusals == REFUSALS:

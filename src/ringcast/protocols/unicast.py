@@ -16,10 +16,11 @@ On send: through the UnicastSender of that peer (unicast_sender.py); without one
     the view nobody waits to send: what finds no room, or would begin a new epoch, is Undeliverable.
 On UnicastData: a datagram's runs are one batch. Only those of its newest connection count, and the
     one that opens a stream goes first. They go to the UnicastReceiver (unicast_receiver.py) of that
-    connection. Without one: the first message of a stream that is newer than all that is known
-    opens it, and with it goes what overtook it (early.py). Anything else that is not older asks for
-    a sync, and is kept if a first message may yet open its connection; it goes with the sync
-    request. Older runs are late: nothing.
+    connection. Without one: what comes of who is not in the view, and was not when its stream
+    began, waits for a view with it (strangers.py); of a member the first message of a stream that
+    is newer than all that is known opens it, and with it goes what overtook it (early.py). Anything
+    else that is not older asks for a sync, and is kept if a first message may yet open its
+    connection; it goes with the sync request. Older runs are late: nothing.
 On UnicastAck, UnicastNack, SyncAck: to the UnicastSender, if it is on that connection.
 On Sync: to the UnicastSender of that epoch. If there is none, the stream has ended: Close says so.
 On SyncOk, if it answers the sync request that is outstanding: go on after `low`, or after what was
@@ -52,6 +53,8 @@ from ringcast.protocols.connection import State
 from ringcast.protocols.early import Early
 from ringcast.protocols.intake import deliver, seconds
 from ringcast.protocols.receipts import Receipts
+from ringcast.protocols.strangers import Strangers, keep
+from ringcast.protocols.unicast_counters import count
 from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, UnicastSender
 from ringcast.window.fragmenter import check_payloads
@@ -65,6 +68,7 @@ from ringcast.wire.frames import (
     UnicastData,
     UnicastNack,
 )
+from ringcast.wire.members import is_no_longer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,6 +91,12 @@ remembers."""
 
 REPLACED_MAX = 256
 """Members whose address another incarnation has taken: what still comes of them is late."""
+
+EPOCH_LEAP_MAX = 1 << 32
+"""How far an epoch may be above the last that is known of its sender."""
+
+SYNC_SPARE = 8
+"""Bytes that a Sync has more than the Close that answers it."""
 
 LOOPBACK_EPOCH = 1
 """The epoch of messages to oneself; those to others come after it."""
@@ -148,6 +158,7 @@ class ReliableUnicast(Layer):
         self.tombstones: dict[Member, Tombstone] = {}
         self.sync_requests: dict[Member, SyncRequest] = {}
         self.early = Early()
+        self.strangers: Strangers[UnicastData] = Strangers()
         self.loopback = SendWindow(
             config.capacity, max_bytes=config.window_bytes, datagram_bytes=datagram_bytes
         )
@@ -164,6 +175,7 @@ class ReliableUnicast(Layer):
         self._replaced: dict[Member, None] = {}
         self._is_closed = False
         self._epoch = SYSTEM_EPOCH if is_system else LOOPBACK_EPOCH
+        self._first_epoch = self._epoch
         self._is_system = is_system
         self._nonce = 0
         self._is_loopback_blocked = False
@@ -303,6 +315,9 @@ class ReliableUnicast(Layer):
                 receiver.end(now)
                 if is_replaced:
                     self._bury(peer, is_final=True)
+        for peer in view:
+            for data in self.strangers.take(peer, now):
+                self._on_data(peer, data, now, out)
         # Nobody is left to answer; and an answer that is under way would open a window in vain.
         for peer in [peer for peer in self.sync_requests if peer in self._replaced]:
             self._drop_sync_request(peer)
@@ -441,28 +456,7 @@ class ReliableUnicast(Layer):
         return entry is not None and entry.is_blocked
 
     def stats(self) -> dict[str, object]:
-        return {
-            "epoch": self._epoch,
-            "ticks": self.ticks,
-            "stale": self.stale,
-            "refused": self.refused,
-            "to": {str(peer): sender.stats() for peer, sender in self.senders.items()},
-            "from": {str(peer): entry.stats() for peer, entry in self.receivers.items()},
-            "sync_requests": {
-                str(peer): {"connection": str(q.conn), "nonce": q.nonce, "asked": q.asked}
-                for peer, q in self.sync_requests.items()
-            },
-            "tombstones": {
-                str(peer): {
-                    "connection": str(tomb.conn),
-                    "delivered": tomb.delivered,
-                    "final": tomb.is_final,
-                }
-                for peer, tomb in self.tombstones.items()
-            },
-            "early": {"runs": self.early.runs, "bytes": self.early.size},
-            "loopback": self.loopback.size,
-        }
+        return count(self)
 
     def explain(self, now: int) -> list[str]:
         entries: list[UnicastSender | UnicastReceiver] = [*self.senders.values()]
@@ -496,6 +490,7 @@ class ReliableUnicast(Layer):
             assert known is None or sync_request.conn.epoch >= known.epoch
             assert sync_request.nonce <= self._nonce
         self.early.check_invariants()
+        self.strangers.check_invariants()
         for peer, conn in self.early.conns().items():
             assert conn.epoch == self.sync_requests[peer].conn.epoch
         assert self._timers.is_armed(Timer.TICK) or not self._is_busy
@@ -535,7 +530,8 @@ class ReliableUnicast(Layer):
             self._arm_tick(now)
         elif sync.conn.epoch <= self._epoch:
             self.stale += 1
-            out.datagram(source, Close(sync.conn))
+            if self._is_member(source) or is_no_longer(self.me, source, SYNC_SPARE):
+                out.datagram(source, Close(sync.conn))
         else:
             self.refused += 1
 
@@ -558,7 +554,12 @@ class ReliableUnicast(Layer):
             self._note_ready(entry)
             return
         known = self._known(source)
-        if known is None or data.conn > known:
+        before = self._first_epoch if known is None else known.epoch
+        if data.conn.epoch > before + EPOCH_LEAP_MAX:
+            self.refused += 1
+        elif known is None and not self._is_member(source):
+            keep(self.strangers, source, data, now)  # a view with it may be about to begin
+        elif known is None or data.conn > known:
             if not data.opens:
                 self._ask(source, data.conn, now)
                 self._keep(source, data)
@@ -812,4 +813,5 @@ class ReliableUnicast(Layer):
         self.tombstones.clear()
         self.sync_requests.clear()
         self.early.clear()
+        self.strangers.clear()
         self._timers.disarm(Timer.TICK)

@@ -22,11 +22,11 @@ from ringcast.trace.observe.run import RunObserver
 from ringcast.trace.rows import about
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ringcast.core.effects import Signal
     from ringcast.events import Event
-    from ringcast.model import Address, Member, View
+    from ringcast.model import Address, Member, View, ViewId
     from ringcast.node import Node
     from ringcast.sim.application import Keeper
     from ringcast.sim.recorder import Recorder
@@ -172,12 +172,18 @@ class Harness:
         self.node.effects.signal(signal)
         self._call(self.node.receive_datagrams, (), now)
 
-    def propose(self, members: Sequence[Member], parts: Iterable[View], now: int) -> None:
+    def propose(
+        self,
+        members: Sequence[Member],
+        parts: Iterable[View],
+        permits: Mapping[ViewId, int],
+        now: int,
+    ) -> None:
         """Propose a view of these, whatever reason there is; `parts` are the views of others."""
         membership = self.node.membership
         assert isinstance(membership, GroupViews)
         out = self.node.effects
-        self._call(membership.change.propose, members, set(), parts, now, out)
+        self._call(membership.change.propose, members, set(), parts, now, out, permits)
         self._call(self.node.receive_datagrams, (), now)
 
     def transport_hint(self, address: Address, now: int) -> None:

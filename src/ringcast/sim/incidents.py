@@ -209,8 +209,10 @@ class Incidents:
         change = process.resident.change
         if not process.can_act or change is None:
             return
-        views = [each.resident.change.view for each in named if each.resident.change is not None]
-        process.resident.harness.propose(members, views, process.now)
+        changes = [each.resident.change for each in named if each.resident.change is not None]
+        views = [each.view for each in changes]
+        permits = {each.view.id: each.permit(process.resident.harness.me) for each in changes}
+        process.resident.harness.propose(members, views, permits, process.now)
         process.turn()
 
     def _suspect(self, process: SimProcess, member: Member, ms: float) -> None:

@@ -28,7 +28,9 @@ from ringcast.wire.change_lists import (
     encode_settings,
 )
 from ringcast.wire.changes import (
+    SECRET_BYTES,
     Complain,
+    Cookie,
     Cut,
     Finish,
     Flushable,
@@ -50,6 +52,7 @@ from ringcast.wire.cutter import Cutter
 from ringcast.wire.limits import CHANGE_BYTES_MAX, COUNTER_MAX, FLUSHED_MAX, VIEW_MEMBERS_MAX
 from ringcast.wire.members import (
     MEMBER_BYTES_MAX,
+    MEMBER_BYTES_MIN,
     STREAMS,
     decode_stream,
     encode_member,
@@ -67,21 +70,23 @@ if TYPE_CHECKING:
     Decoders: TypeAlias = dict[int, Callable[[memoryview, int, int], Frame]]
 
 _HELLO, _PROPOSE, _STATE, _REFUSE, _FINISH, _CUT, _WANT, _FORWARDED = range(64, 72)
-_FLUSHED, _INSTALL, _INSTALLED, _COMPLAIN, IN_VIEW, PIECE = range(72, 78)
+_FLUSHED, _INSTALL, _INSTALLED, _COMPLAIN, IN_VIEW, PIECE, _COOKIE = range(72, 79)
 LONG: Final = frozenset([_HELLO, _PROPOSE, _STATE, _CUT])
 """Frames that speak of many members, and travel in pieces if they fit no datagram."""
 ALONE: Final = LONG | {_FORWARDED, PIECE}
 """Frames that have a datagram to themselves: these, and what is passed on."""
 
 _FLAGS: Final = Struct("<B")
-_GREETING: Final = Struct("<QH")  # highest, size
+_GREETING: Final = Struct("<QHQQ")  # highest, size, cookie, echo
+_SECRET: Final = Struct("<Q")
+_COOKIES: Final = Struct("<QQ")  # cookie, echo
 _PLACE: Final = Struct("<H")
 _STREAM_SEQNO: Final = Struct("<BQ")
 _TAG: Final = Struct("<Q")
 _PIECE: Final = Struct("<BQHH")  # kind, number, index, count
 
-_ASKING, _HAS_STATE, _HAS_COORDINATOR, _HAS_VIEW = 1, 2, 4, 8  # flags of a hello
-_HAS_BASE, _IS_STATED = 1, 2  # flags of a proposal
+_ASKING, _HAS_STATE, _HAS_COORDINATOR, _HAS_VIEW, _PERMITS = 1, 2, 4, 8, 16  # flags of a hello
+_HAS_BASE, _IS_STATED, _HAS_PERMIT = 1, 2, 4  # flags of a proposal
 _HAS_PROVIDER, _HAS_UNLISTED, _IS_BASED = 1, 2, 4  # flags of a state, the last of a cut, too
 _HAS_PROMISED, _HAS_OTHER = 1, 2  # flags of a refusal: a proposal, a coordinator
 _HAS_ASKER: Final = 1  # flag of what is wanted or passed on
@@ -89,10 +94,14 @@ _SLOW, _WANTS_STATE = 1, 2  # flags of a complaint
 
 _NOBODY: Final = 2**16 - 1  # in place of a place
 TAG_MAX: Final = 2**64 - 1
+SECRET_MAX: Final = 2 ** (8 * SECRET_BYTES) - 1
 TAG_BYTES: Final = _TAG.size
 _TAGS_MAX: Final = 64
 PIECE_HEAD: Final = _PIECE.size
 _PIECES_MAX: Final = 2**16 - 1
+
+HELLO_BYTES_MIN: Final = _COOKIES.size + MEMBER_BYTES_MAX - MEMBER_BYTES_MIN
+"""A hello is padded to so many bytes: no cookie that answers it is longer, whoever sends that."""
 
 FORWARDED_HEAD_MAX: Final = _FLAGS.size + _TAG.size + 3 * MEMBER_BYTES_MAX
 """What may stand before the messages that are passed on in a change."""
@@ -110,6 +119,10 @@ def encode_change(frame: ChangeFrame) -> tuple[int, bytes]:
     match frame:
         case Hello():
             return _HELLO, _encode_hello(frame)
+        case Cookie():
+            assert 1 <= frame.cookie <= SECRET_MAX, frame
+            assert 0 <= frame.echo <= SECRET_MAX, frame
+            return _COOKIE, _COOKIES.pack(frame.cookie, frame.echo)
         case Propose():
             return _PROPOSE, _encode_propose(frame)
         case State():
@@ -151,12 +164,16 @@ def _encode_hello(hello: Hello) -> bytes:
         | hello.has_state * _HAS_STATE
         | (hello.coordinator is not None) * _HAS_COORDINATOR
         | (hello.view_id is not None) * _HAS_VIEW
+        | (hello.permit != 0) * _PERMITS
     )
     head = _FLAGS.pack(flags) + encode_settings(hello.settings)
-    head += _GREETING.pack(hello.highest, hello.size)
+    assert max(hello.cookie, hello.echo, hello.permit) <= SECRET_MAX, hello
+    head += _GREETING.pack(hello.highest, hello.size, hello.cookie, hello.echo)
+    head += _SECRET.pack(hello.permit) if hello.permit else b""
     coordinator = encode_member(hello.coordinator) if hello.coordinator else b""
     view_id = encode_view_id(hello.view_id) if hello.view_id else b""
-    return head + coordinator + view_id + encode_members(hello.members)
+    body = head + coordinator + view_id + encode_members(hello.members)
+    return body.ljust(HELLO_BYTES_MIN, b"\0")
 
 
 def _encode_propose(propose: Propose) -> bytes:
@@ -164,8 +181,11 @@ def _encode_propose(propose: Propose) -> bytes:
     assert len(set(propose.leaving)) == len(propose.leaving), propose
     assert 0 <= propose.size <= VIEW_MEMBERS_MAX, propose
     flags = (propose.base is not None) * _HAS_BASE | propose.has_state * _IS_STATED
+    flags |= (propose.permit != 0) * _HAS_PERMIT
     base = encode_view_id(propose.base) if propose.base else b""
-    head = _FLAGS.pack(flags) + _PLACE.pack(propose.size) + encode_view_id(propose.id)
+    assert 0 <= propose.permit <= SECRET_MAX, propose
+    permit = _SECRET.pack(propose.permit) if propose.permit else b""
+    head = _FLAGS.pack(flags) + _PLACE.pack(propose.size) + permit + encode_view_id(propose.id)
     head += encode_settings(propose.settings) + base
     return head + encode_listed(propose.members) + encode_places(propose.leaving)
 
@@ -204,7 +224,9 @@ def _encode_cut(cut: Cut) -> bytes:
     assert cut.provider is None or 0 <= cut.provider < VIEW_MEMBERS_MAX, cut
     provider = _PLACE.pack(_NOBODY if cut.provider is None else cut.provider)
     takers = provider + encode_places(cut.takers)
+    assert 0 <= cut.secret <= SECRET_MAX, cut
     head = _FLAGS.pack(cut.is_based * _IS_BASED) + encode_view_id(cut.id)
+    head += _SECRET.pack(cut.secret)
     return head + encode_list(parts) + encode_marks(cut.starts) + takers
 
 
@@ -241,14 +263,16 @@ def _encode_asked(frame: Want | Forwarded) -> bytes:
 
 
 def _decode_hello(cut: Cutter) -> Hello:
-    flags = cut.flags(_ASKING | _HAS_STATE | _HAS_COORDINATOR | _HAS_VIEW)
+    start = cut.offset
+    flags = cut.flags(_ASKING | _HAS_STATE | _HAS_COORDINATOR | _HAS_VIEW | _PERMITS)
     settings = cut_settings(cut)
-    highest, size = cut.numbers(_GREETING)
+    highest, size, cookie, echo = cut.numbers(_GREETING)
+    permit = _cut_permit(cut) if flags & _PERMITS else 0
     if highest > COUNTER_MAX:
         raise DecodeError(Reject.SEQNO)
     if size > VIEW_MEMBERS_MAX:
         raise DecodeError(Reject.COUNT)
-    return Hello(
+    hello = Hello(
         settings,
         bool(flags & _ASKING),
         bool(flags & _HAS_STATE),
@@ -257,14 +281,34 @@ def _decode_hello(cut: Cutter) -> Hello:
         cut.view_id() if flags & _HAS_VIEW else None,
         size,
         cut.members(VIEW_MEMBERS_MAX),
+        *(cookie, echo, permit),
     )
+    length, padding = cut.offset - start, cut.rest()
+    if any(padding) or len(padding) != max(0, HELLO_BYTES_MIN - length):
+        raise DecodeError(Reject.FRAME_LENGTH)
+    return hello
+
+
+def _cut_permit(cut: Cutter) -> int:
+    (permit,) = cut.numbers(_SECRET)
+    if not permit:
+        raise DecodeError(Reject.SEQNO)
+    return int(permit)
+
+
+def _decode_cookie(cut: Cutter) -> Cookie:
+    cookie, echo = cut.numbers(_COOKIES)
+    if not cookie:
+        raise DecodeError(Reject.SEQNO)
+    return Cookie(cookie, echo)
 
 
 def _decode_propose(cut: Cutter) -> Propose:
-    flags = cut.flags(_HAS_BASE | _IS_STATED)
+    flags = cut.flags(_HAS_BASE | _IS_STATED | _HAS_PERMIT)
     (size,) = cut.numbers(_PLACE)
     if size > VIEW_MEMBERS_MAX:
         raise DecodeError(Reject.COUNT)
+    permit = _cut_permit(cut) if flags & _HAS_PERMIT else 0
     id, settings = cut.view_id(), cut_settings(cut)
     base = cut.view_id() if flags & _HAS_BASE else None
     members, leaving = cut_listed(cut), cut_places(cut)
@@ -273,7 +317,7 @@ def _decode_propose(cut: Cutter) -> Propose:
     is_told = base is None and any(isinstance(each, range) for each in members)
     if is_told or len(set(leaving)) < len(leaving):
         raise DecodeError(Reject.VIEW)
-    return Propose(id, members, settings, leaving, base, bool(flags & _IS_STATED), size)
+    return Propose(id, members, settings, leaving, base, bool(flags & _IS_STATED), size, permit)
 
 
 def _decode_state(cut: Cutter) -> State:
@@ -309,6 +353,7 @@ def _decode_refuse(cut: Cutter) -> Refuse:
 def _decode_cut(cut: Cutter) -> Cut:
     flags = cut.flags(_IS_BASED)
     id = cut.view_id()
+    (secret,) = cut.numbers(_SECRET)
     parts, left = [], VIEW_MEMBERS_MAX
     for _ in range(cut.count(VIEW_MEMBERS_MAX)):
         parts.append(PartMarks(cut.view_id(), cut_places(cut, left), cut_departed(cut)))
@@ -321,7 +366,7 @@ def _decode_cut(cut: Cutter) -> Cut:
     if provider == _NOBODY and takers:
         raise DecodeError(Reject.VIEW)
     giver = None if provider == _NOBODY else provider
-    return Cut(id, tuple(parts), starts, giver, takers, bool(flags & _IS_BASED))
+    return Cut(id, tuple(parts), starts, giver, takers, bool(flags & _IS_BASED), secret)
 
 
 def _decode_piece(cut: Cutter) -> Piece:
@@ -401,4 +446,5 @@ FOR_ONE: Final[Decoders] = {
     _INSTALLED: partial(_decode_whole, lambda cut: Installed(cut.view_id())),
     _COMPLAIN: partial(_decode_whole, _decode_complain),
     PIECE: partial(_decode_whole, _decode_piece),
+    _COOKIE: partial(_decode_whole, _decode_cookie),
 }

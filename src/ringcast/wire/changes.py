@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ringcast.settings import Settings
     from ringcast.wire.frames import Data
 
+SECRET_BYTES: Final = 8
+"""Of a cookie, of a permit, and of the secret of a view."""
+
 OWN: Final = -1
 """In place of a seqno of a cut: each member keeps what it has of this sender."""
 
@@ -91,6 +94,21 @@ class Hello:
     size: int = 0
     members: tuple[Member, ...] = ()
     """Of that view; none: not told."""
+    cookie: int = 0
+    """Bring me this: it shows that you hear me. 0: none is asked for."""
+    echo: int = 0
+    """The cookie that you gave me. 0: I have none."""
+    permit: int = 0
+    """With this you may propose to the members of my view. 0: you may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """To who says Hello and is not in my view: say so again, with this."""
+
+    cookie: int
+    echo: int
+    """The cookie of that Hello."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +128,8 @@ class Propose:
     """In the view that I am in somebody has the application's state."""
     size: int = 0
     """Of that view; 0: I look for a group."""
+    permit: int = 0
+    """Of the view that you are in: who coordinates it has given it to me."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +192,8 @@ class Cut:
     is_based: bool = False
     """I was in your view, too: what is not told of `starts` is as that began; else 0, as it is for
     those who were not in it."""
+    secret: int = 0
+    """Of the view: what permits are made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +276,7 @@ class InView:
 
 ChangeFrame: TypeAlias = (
     Hello
+    | Cookie
     | Propose
     | State
     | Refuse

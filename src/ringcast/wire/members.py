@@ -18,6 +18,7 @@ COUNTER: Final = Struct("<Q")
 MEMBER_COUNT: Final = Struct("<H")
 _PORT_INCARNATION: Final = Struct("<HQ")
 MEMBER_BYTES_MAX: Final = 2 * (1 + NAME_BYTES_MAX) + _PORT_INCARNATION.size
+MEMBER_BYTES_MIN: Final = 1 + 1 + _PORT_INCARNATION.size + 1
 STREAMS: Final = {int(stream): stream for stream in Stream}
 _PURGES: Final = {int(purge): purge for purge in Purge}
 MALFORMED: Final = (IndexError, StructError, UnicodeDecodeError, ConfigError)
@@ -48,6 +49,12 @@ def encode_member(member: Member) -> bytes:
     check_member(member)
     check_whole("port", port, 0, 65535)
     return encode_text(host) + _PORT_INCARNATION.pack(port, incarnation) + encode_text(name)
+
+
+def is_no_longer(me: Member, other: Member, spare: int = 0) -> bool:
+    """Whether what I say is no longer than the same that the other one says, which has so many
+    bytes to spare. Who is not known is told no more than it tells."""
+    return len(encode_member(me)) <= len(encode_member(other)) + spare
 
 
 def encode_text(text: str) -> bytes:

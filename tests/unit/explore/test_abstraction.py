@@ -233,7 +233,7 @@ STATE = {
     "ReceiveWindow": "_ahead _ring ahead_bytes capacity capacity_max capacity_min delivered gate"
     " high low max_bytes received retain",
     "ReliableUnicast": "_epoch _is_closed _is_loopback_blocked _nonce _replaced _timers config"
-    " early loopback sync_requests receivers senders tombstones",
+    " early loopback strangers sync_requests receivers senders tombstones",
     "Repair": "_marks announced known lost requests tau unasked",
     "SendWindow": "_charges _ring bulk_bytes capacity capacity_max capacity_min ceiling charged"
     " datagram_bytes delivered gate high low max_bytes",

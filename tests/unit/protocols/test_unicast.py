@@ -77,6 +77,15 @@ class Machine:
         self.layer.group.change(view(*members, counter=counter), [self.layer], self.now, self.out)
         self.layer.check_invariants()
 
+    def acquaint(self, who: Member) -> None:
+        """It has begun a stream while it was in the view, and is in it no more."""
+        before = self.layer.group.view
+        assert before is not None
+        self.layer.group.view = View(before.id, (*before.members, who))
+        self.receive(who, UnicastData(Conn(1, 1), 1, [b"x"]))
+        self.layer.drop_from(who, self.now)
+        self.layer.group.view = before
+
     def send(self, to: Member, *payloads: bytes) -> int:
         return self.layer.send(payloads, to, self.now, self.out)
 
@@ -637,6 +646,7 @@ def test_what_was_taken_of_a_large_message_outlives_its_window() -> None:
 def test_questions_are_bounded() -> None:
     m = Machine(B)
     for n in range(SYNC_REQUESTS_MAX + 5):
+        m.acquaint(stranger(n))
         m.receive(stranger(n), data(2, b"2"))
     assert len(m.layer.sync_requests) == SYNC_REQUESTS_MAX
     assert m.layer.refused == 5
@@ -656,6 +666,7 @@ def test_questions_are_alike_however_often_they_were_asked() -> None:
 def test_tombstones_are_bounded() -> None:
     m = Machine(B)
     for n in range(TOMBSTONES_MAX + 5):
+        m.acquaint(stranger(n))
         m.receive(stranger(n), data(1, b"1"))
         m.layer.drop_from(stranger(n), 0)
     assert len(m.layer.tombstones) == TOMBSTONES_MAX
@@ -804,6 +815,7 @@ def test_stats_show_every_table() -> None:
     m.send(C, b"1")
     m.send(A, b"1")
     m.receive(C, data(1, b"1"))
+    m.acquaint(X)
     m.receive(X, data(2, b"22"))
     stats = m.layer.stats()
     assert stats["sync_requests"] == {
@@ -811,7 +823,11 @@ def test_stats_show_every_table() -> None:
         "X": {"connection": "2.1", "nonce": 2, "asked": 0},
     }
     assert stats["early"] == {"runs": 1, "bytes": PART_BYTES_MIN + 2}
-    assert stats["tombstones"] == {"B": {"connection": "2.1", "delivered": 3, "final": False}}
+    assert stats["tombstones"] == {
+        "B": {"connection": "2.1", "delivered": 3, "final": False},
+        "X": {"connection": "1.1", "delivered": 0, "final": False},
+    }
+    assert stats["strangers"] == {"members": 0, "bytes": 0, "refused": 0}
     assert (stats["loopback"], stats["ticks"]) == (1, 1)
     assert isinstance(stats["to"], dict)
     assert isinstance(stats["from"], dict)

@@ -38,12 +38,23 @@ def machine(
     return layer
 
 
+def acquaint(layer: ReliableUnicast, who: Member) -> None:
+    """It has begun a stream while it was in the view, and is in it no more."""
+    before = layer.group.view
+    assert before is not None
+    layer.group.view = View(before.id, (*before.members, who))
+    layer.receive(who, [UnicastData(Conn(1, 1), 1, [b"x"])], 0, Effects())
+    layer.drop_from(who, 0)
+    layer.group.view = before
+
+
 def opening(first: int = 1, *payloads: bytes, more: bool = False) -> UnicastData:
     return UnicastData(ONE, first, list(payloads) or [b"x"], more=more)
 
 
 def filled_with_strangers(layer: ReliableUnicast) -> ReliableUnicast:
     for n in range(WINDOWS_MAX):
+        acquaint(layer, stranger(n))
         layer.receive(stranger(n), [opening()], 0, Effects())
     assert len(layer.receivers) == WINDOWS_MAX
     assert layer.refused == 0
@@ -52,6 +63,7 @@ def filled_with_strangers(layer: ReliableUnicast) -> ReliableUnicast:
 
 def test_strangers_open_only_so_many_windows() -> None:
     layer = filled_with_strangers(machine(B))
+    acquaint(layer, stranger(WINDOWS_MAX))
     layer.receive(stranger(WINDOWS_MAX), [opening()], 0, Effects())
     assert len(layer.receivers) == WINDOWS_MAX
     assert layer.refused == 1
@@ -71,6 +83,7 @@ def test_who_has_a_window_may_begin_a_new_stream() -> None:
 
 def test_the_answer_to_a_question_opens_no_window_beyond_the_bound() -> None:
     layer, late = machine(B), stranger(WINDOWS_MAX)
+    acquaint(layer, late)
     layer.receive(late, [opening(2)], 0, Effects())
     layer.handle_timeout(TAU, Effects())
     filled_with_strangers(layer)
@@ -85,6 +98,7 @@ def test_the_answer_to_a_question_opens_no_window_beyond_the_bound() -> None:
 def test_strangers_questions_keep_no_member_from_asking() -> None:
     layer = machine(B)
     for n in range(SYNC_REQUESTS_MAX + 1):
+        acquaint(layer, stranger(n))
         layer.receive(stranger(n), [opening(2)], 0, Effects())
     assert len(layer.sync_requests) == SYNC_REQUESTS_MAX
     layer.receive(B, [opening(2)], 0, Effects())
@@ -95,6 +109,7 @@ def test_empty_fragments_in_tombstones_are_bounded() -> None:
     """They have no bytes, but each takes a place."""
     layer = machine(B, max_message_bytes=6400)
     for n in range(100):
+        acquaint(layer, stranger(n))
         layer.receive(stranger(n), [opening(1, *[b""] * 8, more=True)], 0, Effects())
         layer.take_ready(8, 0, Effects())
         layer.receive(stranger(n), [Close(ONE)], 0, Effects())
@@ -126,5 +141,6 @@ def test_only_so_many_replaced_members_are_remembered() -> None:
         layer.group.change(View(ViewId(A, 2 + n), (A, again)), [layer], 0, Effects())
     layer.receive(Member(B.address, 100 + REPLACED_MAX, "B"), [opening()], 0, Effects())
     assert layer.receivers == {}
+    acquaint(layer, B)
     layer.receive(B, [opening()], 0, Effects())
     assert list(layer.receivers) == [B]

@@ -17,6 +17,7 @@ from ringcast.core.view_change import Begin, SawView, Snapshot
 from ringcast.events import Closed
 from ringcast.model import Address, Member, Origin, Purge, Stream, View, ViewId
 from ringcast.protocols.views.change import NO_ANSWER
+from ringcast.protocols.views.cookies import permit
 from ringcast.protocols.views.fetch import WANTS_MAX
 from ringcast.protocols.views.follower import Phase
 from ringcast.protocols.views.frames import Flushable, Propose, State
@@ -89,8 +90,21 @@ def test_a_proposer_does_not_leave_itself_out_with_a_part_that_was_in_one_view_w
 
 def test_a_hello_of_a_later_view_tells_which_members_of_mine_are_elsewhere() -> None:
     side = Side(A)
+    side.join(ViewId(B, 2), A, B, C, D)
+    side.hear(C, hello(View(ViewId(D, 3), (D, C))))
+    assert side.layer.change.elsewhere == {C, D}
+    assert proposed(side) == ["B: AB"]
+
+
+def test_on_the_word_of_a_stranger_nobody_is_left_out_but_those_it_names_are_asked() -> None:
+    side = Side(A)
     side.join(ViewId(B, 2), A, B, C)
-    side.hear(D, hello(View(ViewId(D, 3), (D, C))))
+    side.said(wire.Hello)
+    later = View(ViewId(D, 3), (D, C))
+    side.hear(D, hello(later))
+    assert side.layer.change.elsewhere == set()
+    assert [frame.is_asking for dest, frame in side.said(wire.Hello) if dest == C] == [True]
+    side.hear(C, replace(hello(later), members=()))
     assert side.layer.change.elsewhere == {C}
     assert proposed(side) == ["B: AB"]
 
@@ -132,7 +146,7 @@ def test_the_coordinator_is_told_who_is_elsewhere_until_it_has_seen_to_it() -> N
     side = Side(B)
     side.join(ViewId(A, 2), A, B, C)
     side.said(wire.Complain)
-    side.hear(D, hello(View(ViewId(D, 3), (D, C))))
+    side.hear(C, hello(View(ViewId(D, 3), (D, C))))
     assert side.said(wire.Complain) == [(A, wire.Complain(C))]
     side.pass_time(50)
     assert side.said(wire.Complain) == [(A, wire.Complain(C))]
@@ -257,7 +271,9 @@ def test_who_misses_install_goes_on_with_the_others_by_the_next_word(word: type[
     group.run(20)
     assert is_flushed(group, "C")
     if word is wire.Hello:
-        group.node("B").effects.datagram(group.node("C").me, group.layer("B").hello())
+        to = group.node("C").me
+        hello = group.layer("B").hello(to.address, group.world.clock.now)
+        group.node("B").effects.datagram(to, hello)
         group.signal("B")
     assert group.run_until(lambda: not group.layer("C").change.is_frozen, 300)
     assert group.layer("C").change.elsewhere == set()
@@ -390,7 +406,8 @@ def test_a_cut_beyond_a_full_window_asks_for_nothing_and_the_member_goes_on(
         wire.PartMarks(group.layer("B").change.view.id, (1, 2, 3), ()),
         wire.PartMarks(ViewId(STRANGER, 1), (0,), ()),
     )
-    group.inject("B", wire.Propose(id, members, BOTH_PLAIN, size=9))
+    permitted = permit(group.layer("B").change.follower.secret, STRANGER)
+    group.inject("B", wire.Propose(id, members, BOTH_PLAIN, size=9, permit=permitted))
     group.inject("B", wire.Cut(id, parts, (wire.Mark(1, Stream.FIFO, 10**12),)))
     assert group.layer("B").change.follower.phase is Phase.FLUSHING
     group.run(100)

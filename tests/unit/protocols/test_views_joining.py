@@ -60,7 +60,7 @@ def test_after_a_loss_parts_wait_and_who_looks_does_not() -> None:
     assert meeting.not_before(SECOND) == 2 * SECOND
     meeting.note(C, hello(C, is_looking=True), SECOND)
     assert meeting.not_before(SECOND) <= SECOND
-    assert [list(view) for view in meeting.take([A], 10, SECOND)] == [[C]]
+    assert [list(met.view) for met in meeting.take([A], 10, SECOND)] == [[C]]
 
 
 def test_joins_between_losses_do_not_make_the_wait_longer() -> None:
@@ -68,8 +68,8 @@ def test_joins_between_losses_do_not_make_the_wait_longer() -> None:
     for is_looking, wait in ((True, 1), (True, 1), (False, 2)):
         now = 10 * SECOND
         meeting.note(B, hello(B, is_looking=is_looking), now)
-        views = list(meeting.take([A], 10, now))
-        meeting.changed(views[0], 0, now, is_merge=True)
+        met = list(meeting.take([A], 10, now))
+        meeting.changed(met[0].view, 0, now, is_merge=True)
         meeting.losses.lose(now)
         assert meeting.losses.waits(now) == wait * SECOND
         meeting.losses._not_before = 0

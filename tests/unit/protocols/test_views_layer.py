@@ -50,7 +50,7 @@ def test_two_coordinators_do_not_greet_each_other_for_ever_while_one_leaves() ->
     sides[A].join(ViewId(B, 2), A, B)
     sides[C].join(ViewId(D, 2), C, D)
     sides[C].layer.leave(sides[C].now, Effects())
-    sides[C].hear(A, sides[A].layer.hello(is_asking=True))
+    sides[C].hear(A, sides[A].layer.hello(C.address, sides[A].now, is_asking=True))
     for _ in range(5):
         for who, side in sides.items():
             other = C if who == A else A
@@ -193,7 +193,7 @@ def test_a_part_is_met_when_it_answers_for_then_it_hears_this_one() -> None:
     alone = wire.Hello(PLAIN, True, False, 3, C, ViewId(C, 3), 1, (C,))
     side.said(wire.Hello)
     side.hear(C, alone)
-    assert (C, side.layer.hello(is_asking=True)) in side.said(wire.Hello)
+    assert (C, True) in [(dest, frame.is_asking) for dest, frame in side.said(wire.Hello)]
     side.pass_time(100)
     assert side.said(wire.Propose) == []
     side.hear(C, replace(alone, is_asking=False))
@@ -240,14 +240,26 @@ def test_who_must_find_a_group_founds_none() -> None:
     assert side.layer.stats()["phase"] == "out of the group"
 
 
-def test_counters_that_leap_are_ignored() -> None:
+def test_counters_that_leap_are_refused() -> None:
     side = Side(B)
     far = side.layer.change.highest + COUNTER_LEAP_MAX + 1
     side.hear(A, wire.Hello(PLAIN, True, False, far, A, ViewId(A, far), 1, (A,)))
     side.hear(A, wire.Propose(ViewId(A, far), (A, B), PLAIN))
-    assert side.layer.ignored == 1
+    assert side.layer.stats()["refused"] == {"counter leaps": 2}
     assert side.said(wire.State) == []
     assert side.layer.change.highest < far
+
+
+def test_one_leap_of_a_counter_a_second_is_all_that_there_is() -> None:
+    """Else who leaps again and again would bring it to its end."""
+    side = Side(B)
+    leap = COUNTER_LEAP_MAX
+    for each in (leap, leap + 1, 2 * leap):
+        side.hear(A, wire.Hello(PLAIN, True, False, each, A, ViewId(A, each), 1, (A,)))
+    assert side.layer.change.highest == leap + 1  # from one to the next is a step
+    side.pass_time(1000)
+    side.hear(A, wire.Hello(PLAIN, True, False, 2 * leap, A, ViewId(A, 2 * leap), 1, (A,)))
+    assert side.layer.change.highest == 2 * leap
 
 
 def test_who_has_restarted_makes_its_old_self_be_verified() -> None:
@@ -267,11 +279,14 @@ def test_who_is_next_if_a_proposer_stalls_verifies_all_that_it_would_propose() -
 
 
 def test_who_is_not_in_the_view_and_thinks_so_is_told() -> None:
-    side = Side(A)
-    side.join(ViewId(B, 2), A, B)
+    side = Side(B)
+    side.join(ViewId(A, 2), A, B, C)
+    side.join(ViewId(A, 3), A, B)
     side.said(wire.Hello)
+    side.signal(NonMember(D))  # it was never with this one: nothing is said to it
+    assert side.said(wire.Hello) == []
     side.signal(NonMember(C))
-    assert side.said(wire.Hello) == [(C, side.layer.hello())]
+    assert side.said(wire.Hello) == [(C, side.layer.hello(C.address, side.now))]
 
 
 # Leaving
@@ -309,10 +324,14 @@ def test_who_leaves_alone_is_gone_at_once() -> None:
 
 def test_who_asks_to_leave_and_is_out_already_is_told_again() -> None:
     side = Side(A)
-    side.pass_time(1000)
+    side.join(ViewId(B, 2), A, B)
+    side.signal(Suspected(B, "a test"))
     view = side.layer.view
     assert view is not None
+    assert view.members == (A,)
     side.said(wire.Install)
+    side.hear(C, Leave())  # it was never with this one
+    assert side.said(wire.Install) == []
     side.hear(B, Leave())
     assert side.said(wire.Install) == [(B, wire.Install(view.id))]
     other = Side(C)

@@ -28,6 +28,7 @@ from ringcast.wire.changes import (
     OWN,
     ChangeFrame,
     Complain,
+    Cookie,
     Cut,
     CutMark,
     Finish,
@@ -173,8 +174,11 @@ def hello(
     highest: int = 0,
     size: int = 0,
     rest: bytes = listed(),
+    secrets: tuple[int, ...] = (0, 0),
+    pad: int = 143,
 ) -> bytes:
-    return frame(64, bytes([flags]), agreed, struct.pack("<QH", highest, size), rest)
+    numbers = struct.pack(f"<QH{len(secrets)}Q", highest, size, *secrets)
+    return frame(64, (bytes([flags]) + agreed + numbers + rest).ljust(pad, b"\0"))
 
 
 def propose(
@@ -184,8 +188,9 @@ def propose(
     base: bytes = b"",
     flags: int = 0,
     size: int = 0,
+    permit: bytes = b"",
 ) -> bytes:
-    head = struct.pack("<BH", flags | bool(base), size)
+    head = struct.pack("<BH", flags | bool(base), size) + permit
     return frame(65, head, view_id(), agreed, base, who, leaving)
 
 
@@ -210,8 +215,14 @@ def cut(
     starts: bytes = listed(),
     takers: bytes = b"\xff\xff" + listed(),
     flags: int = 0,
+    secret: int = 0,
 ) -> bytes:
-    return frame(69, bytes([flags]), view_id(), parts, starts, takers)
+    head = bytes([flags]) + view_id() + struct.pack("<Q", secret)
+    return frame(69, head, parts, starts, takers)
+
+
+def cookie(cookie: int, echo: int) -> bytes:
+    return frame(78, struct.pack("<QQ", cookie, echo))
 
 
 def piece(
@@ -256,7 +267,18 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
         hello(4, settings(), 1, 512, member(OTHER) + listed()),
     ),
     (Hello(PLAIN, False, False, 1, None, ID), hello(8, settings(), 1, 0, view_id() + listed())),
+    (
+        Hello(PLAIN, False, False, 0, cookie=1, echo=2, permit=2**64 - 1),
+        hello(16, secrets=(1, 2, 2**64 - 1)),
+    ),
+    (Cookie(1, 0), cookie(1, 0)),
+    (Cookie(2**64 - 1, 2**64 - 1), cookie(2**64 - 1, 2**64 - 1)),
     (Propose(ID, (ME,), PLAIN), propose(members(ME))),
+    (
+        Propose(ID, (ME,), PLAIN, permit=7),
+        propose(members(ME), flags=4, permit=struct.pack("<Q", 7)),
+    ),
+    (Cut(ID, (), (), secret=9), cut(secret=9)),
     (
         Propose(ID, (OTHER, ME), PLAIN, (1, 0)),
         propose(members(OTHER, ME), places((1, 1), (0, 1))),
@@ -356,11 +378,12 @@ BY_HAND: list[tuple[ChangeFrame, bytes]] = [
 ]
 
 GOLDEN = {
+    Cookie: ("4e100001000000000000000000000000000000"),
     Hello: (
-        "4087000e01010180b2e60e0000000000943577000000000065cd1d00000000000000000000000000"
-        "65cd1d0000000080f0fa020000000000000004000000000900000000000000020001680200070000"
-        "00000000000162030000000000000001680200070000000000000001620200016801000100000000"
-        "000000000168020007000000000000000162"
+        "4097000e01010180b2e60e0000000000943577000000000065cd1d00000000000000000000000000"
+        "65cd1d0000000080f0fa020000000000000004000000000900000000000000020000000000000000"
+        "00000000000000000001680200070000000000000001620300000000000000016802000700000000"
+        "00000001620200016801000100000000000000000168020007000000000000000162"
     ),
     Propose: (
         "418c0003000204000000000000000168010001000000000000000000010080b2e60e000000000094"
@@ -385,10 +408,10 @@ GOLDEN = {
         "000000000162"
     ),
     Cut: (
-        "458b0004040000000000000001680100010000000000000000020003000000000000000168020007"
-        "000000000000000162030000000300ff010100050001000200ff0101ffffffffffffffff03000200"
-        "000900000000000000ff0103000000000000000168020007000000000000000162000000000100ff"
-        "0101ffffffffffffff7fff01020000000100fe010100"
+        "45930004040000000000000001680100010000000000000000000000000000000002000300000000"
+        "0000000168020007000000000000000162030000000300ff010100050001000200ff0101ffffffff"
+        "ffffffff03000200000900000000000000ff01030000000000000001680200070000000000000001"
+        "62000000000100ff0101ffffffffffffff7fff01020000000100fe010100"
     ),
     Want: (
         "463e0000010400000000000000016801000100000000000000000168020007000000000000000162"
@@ -519,8 +542,15 @@ HALF = member(OTHER)[:-1]
 REFUSED = {
     "no hello": (frame(64), Reject.FRAME_LENGTH),
     "half a hello": (frame(64, bytes(11)), Reject.FRAME_LENGTH),
-    "hello without members": (hello(rest=b""), Reject.FRAME_LENGTH),
-    "hello with other flags": (hello(16), Reject.FLAGS),
+    "hello without members": (hello(rest=b"", pad=0), Reject.FRAME_LENGTH),
+    "hello that is too short": (hello(pad=142), Reject.FRAME_LENGTH),
+    "hello that is padded too far": (hello(pad=144), Reject.FRAME_LENGTH),
+    "hello with more than padding": (hello(rest=listed() + b"\1"), Reject.FRAME_LENGTH),
+    "cookie of nothing": (cookie(0, 1), Reject.SEQNO),
+    "half a cookie": (frame(78, bytes(15)), Reject.FRAME_LENGTH),
+    "proposal with no permit": (propose(flags=4, permit=bytes(8)), Reject.SEQNO),
+    "hello with other flags": (hello(32), Reject.FLAGS),
+    "hello with no permit": (hello(16, secrets=(1, 2, 0)), Reject.SEQNO),
     "hello that purges otherwise": (hello(0, settings(4)), Reject.FLAGS),
     "hello with other streams": (hello(0, settings(streams=4)), Reject.FLAGS),
     "hello that suspects at once": (hello(0, bytes(3 + 7 * 8)), Reject.SETTINGS),
@@ -531,14 +561,14 @@ REFUSED = {
     "hello from too large a view": (hello(size=VIEW_MEMBERS_MAX + 1), Reject.COUNT),
     "hello with half a coordinator": (hello(4, rest=HALF), Reject.MEMBER),
     "hello from view 0": (hello(8, rest=view_id(counter=0) + listed()), Reject.SEQNO),
-    "hello from half a view": (hello(8, rest=bytes(7)), Reject.FRAME_LENGTH),
-    "hello from nobody's view": (hello(8, rest=view_id()[:-1]), Reject.MEMBER),
+    "hello from half a view": (hello(8, rest=bytes(7), pad=0), Reject.FRAME_LENGTH),
+    "hello from nobody's view": (hello(8, rest=view_id()[:-1], pad=0), Reject.MEMBER),
     "hello with too many": (hello(rest=members(*CROWD)), Reject.COUNT),
     "hello with fewer than it says": (hello(rest=listed(member(ME), count=2)), Reject.MEMBER),
     "hello with nobody in it": (hello(rest=members(ME, NOBODY)), Reject.MEMBER),
     "hello with one twice": (hello(rest=TWICE), Reject.VIEW),
     "no proposal": (frame(65), Reject.FRAME_LENGTH),
-    "proposal with other flags": (propose(flags=4), Reject.FLAGS),
+    "proposal with other flags": (propose(flags=8), Reject.FLAGS),
     "proposal of too large a view": (propose(size=513), Reject.COUNT),
     "proposal 0": (frame(65, bytes(3), view_id(counter=0), members(ME)), Reject.SEQNO),
     "proposal 2**63": (frame(65, bytes(3), view_id(counter=2**63), members(ME)), Reject.SEQNO),
@@ -681,7 +711,7 @@ REFUSED = {
     "two tags": (in_view(TAG) * 2, Reject.COUNT),
     "tag after a ping": (frame(22, struct.pack("<Q", 1)) + in_view(TAG), Reject.COUNT),
     "kind 63": (frame(63), Reject.FRAME_KIND),
-    "kind 78": (frame(78), Reject.FRAME_KIND),
+    "kind 79": (frame(79), Reject.FRAME_KIND),
 }
 
 

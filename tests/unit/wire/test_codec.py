@@ -29,6 +29,7 @@ from ringcast.wire import runs as runs_module
 from ringcast.wire.changes import (
     OWN,
     Complain,
+    Cookie,
     Cut,
     Finish,
     Flushed,
@@ -301,8 +302,15 @@ def change_in_words(frame: ChangeFrame) -> str:
             coordinator = f", coordinator {who(frame.coordinator)}" if frame.coordinator else ""
             view = f", in view {view_id_in_words(frame.view_id)}" if frame.view_id else ""
             numbers = f"highest {frame.highest}, size {frame.size}"
-            said = f"hello, {numbers}{asking}{state}{coordinator}{view}"
+            secrets = "".join(
+                f", {name} {value}"
+                for name in ("cookie", "echo", "permit")
+                if (value := getattr(frame, name))
+            )
+            said = f"hello, {numbers}{asking}{state}{coordinator}{view}{secrets}"
             return f"{said}; {members_in_words(frame.members)}; {settings_in_words(frame.settings)}"
+        case Cookie():
+            return f"cookie {frame.cookie} for {frame.echo}"
         case Propose():
             base = f" on view {view_id_in_words(frame.base)}" if frame.base else ""
             who_asks = f"{view_id_in_words(frame.id)}{base}: {listed_in_words(frame.members)}"
@@ -341,7 +349,8 @@ def change_in_words(frame: ChangeFrame) -> str:
             given = f"; {frame.provider} gives the state to {numbers_in_words(frame.takers)}"
             state = "" if frame.provider is None else given
             based = ", else as the view began" if frame.is_based else ""
-            return f"cut {view_id_in_words(frame.id)}; {parts}; starts {starts}{based}{state}"
+            cut = f"cut {view_id_in_words(frame.id)}; {parts}; starts {starts}{based}{state}"
+            return f"{cut}; secret {frame.secret}"
         case Want():
             missing = f"{frame.stream.name.lower()} {ranges_in_words(frame.missing)}"
             return f"want {asked_in_words(frame)}: {missing}"

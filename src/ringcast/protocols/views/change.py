@@ -7,11 +7,13 @@ My proposals (proposals.py), and for whom a member waits that has promised (wait
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import VerifyWanted
 from ringcast.core.view_change import Begin, Freeze, order
 from ringcast.protocols.views import frames as machine
+from ringcast.protocols.views.cookies import permit
 from ringcast.protocols.views.election import coordinator, may_answer, rank, verified
 from ringcast.protocols.views.follower import Phase
 from ringcast.protocols.views.machines import receive
@@ -27,7 +29,7 @@ from ringcast.wire import changes as wire
 from ringcast.wire.change_codec import tag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
     from ringcast.core.effects import Effects
@@ -41,7 +43,10 @@ if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
 
 COUNTER_LEAP_MAX = 1 << 32
-"""How far the counter of a view may be above all that were heard of: one must be able to go on."""
+COUNTER_STEP_MAX = 1 << 20
+LEAP_NS = 1_000_000_000
+"""How far the counter of a view may be above all that were heard of, one must be able to go on;
+and how far it may be above them again within a second. So no counter comes near its end."""
 
 
 class ViewChange:
@@ -64,6 +69,9 @@ class ViewChange:
         self.is_shown = False
         """This member has found its group, or started it."""
         self.frozen_since = 0
+        self.refused: Counter[str] = Counter()
+        """What others said and could not mean, by reason."""
+        self._leapt_at = -LEAP_NS  # when the highest counter was raised by more than a step
         self._agreement = agreement
         self._translator = Translator(follower, proposer, agreement)
         self.proposals = Proposals(self, proposer, self._translator, agreement)
@@ -125,6 +133,30 @@ class ViewChange:
                 self._go_last(wishes)
         self.do(wishes, now, out)
 
+    def is_known(self, member: Member) -> bool:
+        """Whether it was in a view with this one lately, or may be in the next."""
+        asked = (self.follower.proposal, self.proposer.proposal)
+        is_asked = any(each is not None and member in each.members for each in asked)
+        return is_asked or self._translator.was_with(member)
+
+    def permit(self, member: Member) -> int:
+        """With this that one may propose to the members of my view."""
+        return permit(self.follower.secret, member)
+
+    def may_reach(self, counter: int, now: int) -> bool:
+        """Whether a view may have this counter. If not, it is counted."""
+        leap = counter - self.highest
+        is_step = leap <= COUNTER_STEP_MAX
+        may = is_step or (leap <= COUNTER_LEAP_MAX and now >= self._leapt_at + LEAP_NS)
+        self.refused["counter leaps"] += not may
+        return may
+
+    def reach(self, counter: int, now: int) -> None:
+        """A view that is not mine has this counter."""
+        if counter > self.highest + COUNTER_STEP_MAX:
+            self._leapt_at = now
+        self.highest = max(self.highest, counter)
+
     def on_snapshot(self, id: ViewId, snapshot: Snapshot, now: int, out: Effects) -> None:
         wishes = machine.Wishes()
         self.follower.on_snapshot(id, snapshot, wishes)
@@ -149,9 +181,11 @@ class ViewChange:
         parts: Iterable[View],
         now: int,
         out: Effects,
+        permits: Mapping[ViewId, int] | None = None,
     ) -> None:
-        """Let these be the next view. They are in mine, or in these."""
-        self._translator.know((self.view, *parts))
+        """Let these be the next view. They are in mine, or in these; with these permits members of
+        other parts answer."""
+        self._translator.know((self.view, *parts), permits or {})
         self.proposals.offer(tuple(members), leaving, now, out)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
@@ -197,7 +231,7 @@ class ViewChange:
         self.elsewhere.clear()
         self.waiting.begin()
         self.proposals.outdone = 0
-        self._translator.keep(view)
+        self._translator.begin(view, begin.cut.secret)
         self.begun.append(begin)
 
     def _tell_streams(self, wish: Freeze | Flush, now: int, out: Effects) -> None:
@@ -247,8 +281,14 @@ class ViewChange:
         now: int,
         out: Effects,
     ) -> None:
-        promised, counter = self.follower.promised, frame.id.counter
-        if source != frame.id.creator or counter > self.highest + COUNTER_LEAP_MAX:
+        promised = self.follower.promised
+        is_same = self.is_frozen and source == promised.creator
+        if source != frame.id.creator:
+            return
+        if not (is_same or source in self.view or self._translator.is_permitted(source, frame)):
+            self.refused["propose without a permit"] += 1
+            return
+        if not self.may_reach(frame.id.counter, now):
             return
         proposal = self._translator.hear_propose(frame)
         if proposal is None:
@@ -256,14 +296,11 @@ class ViewChange:
             return
         if self.me not in proposal.members or len(proposal.leaving) == len(proposal.members):
             return
-        self.highest = max(self.highest, proposal.id.counter)
+        self.reach(proposal.id.counter, now)
         if proposal.id.counter <= self.view.counter and proposal.id != self.view.id:
             wishes.send(source, wire.Refuse(proposal.id, promised))
             return
-        gone, is_same = (
-            self.lost | self.waiting.passed,
-            self.is_frozen and source == promised.creator,
-        )
+        gone = self.lost | self.waiting.passed
         given = bool(frame.settings.given)
         theirs = rank(source, frame.size, has_state=frame.has_state, is_given=given)
         is_better = theirs < self.rank

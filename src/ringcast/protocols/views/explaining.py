@@ -8,6 +8,7 @@ from ringcast.protocols.intake import seconds
 
 if TYPE_CHECKING:
     from ringcast.protocols.views.change import ViewChange
+    from ringcast.protocols.views.layer import GroupViews
     from ringcast.protocols.views.pairs import Pairs
 
 
@@ -32,3 +33,26 @@ def explain(change: ViewChange, pairs: Pairs, now: int) -> list[str]:
         so_far = seconds(now - change.frozen_since)
         reasons.append(f"view {promised} was promised {so_far} ago; {promised.creator} makes it")
     return reasons
+
+
+def count(owner: GroupViews) -> dict[str, object]:
+    """Every table and counter of one member's views."""
+    change = owner.change
+    return {
+        "phase": owner.phase.value,
+        "view": str(owner.view),
+        "following": change.follower.phase.value,
+        "proposing": change.proposer.step.value,
+        "unanswered_by": sorted(map(str, change.proposer.awaited)),
+        "candidates": len(owner.discovery.candidates),
+        "parts_met": len(owner.meeting.parts),
+        "frames_in_pieces": len(owner.pieces),
+        "suspects": {str(member): reason for member, reason in change.suspects.items()},
+        "elsewhere": sorted(map(str, change.elsewhere)),
+        "leavers": len(owner.requests.leavers),
+        "held_ms": [round(held_up / 1e6, 3) for held_up in owner.meeting.held],
+        "incompatible_peers": owner.agreement.incompatible,
+        "ignored": owner.ignored + owner.requests.ignored,
+        "challenged": owner.greetings.challenged,
+        "refused": dict(change.refused),
+    }

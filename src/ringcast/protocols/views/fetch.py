@@ -167,6 +167,10 @@ class Fetch:
             self.add(Origin(frame.sender, frame.data.stream), frame.data, now)
         return True
 
+    def asks(self, member: Member) -> bool:
+        """Whether it is in the last proposal."""
+        return member in self._members
+
     def explain(self) -> list[str]:
         if self.proposal is None:
             return []

@@ -62,6 +62,8 @@ class Follower:
         self.view = view
         self.starts: Mapping[Origin, int] = {}
         """Where the streams of its members were when it began; 0 where nothing is said."""
+        self.secret = 0
+        """Of that view: what permits are made of."""
         self.is_stated = False
         """Somebody could give the application's state when it began."""
         self.phase = Phase.OPEN
@@ -120,7 +122,7 @@ class Follower:
             out.streams.append(Flush(cut.id, cut.part_of(self.me)))
 
     def on_install(self, source: Member, install: Install, out: Wishes) -> None:
-        if self.view.id == install.id:
+        if self.view.id == install.id and source == install.id.creator:
             out.send(source, Installed(install.id))
         elif self._counts(source, install.id) and self.phase is Phase.FLUSHED:
             self._install(self._flushed[-1], out)
@@ -170,6 +172,7 @@ class Follower:
         self._flushed.clear()
         self._unlisted = None
         self.view, self.starts = kept.proposal.view, kept.cut.starts
+        self.secret = kept.cut.secret
         self.is_stated = kept.cut.provider is not None
         out.streams.append(Begin(self.view, kept.cut, kept.proposal.settings))
         if self.me in kept.proposal.leaving:

@@ -11,23 +11,30 @@ of a coordinator, of a lesser part           if it asks, ask it; if it answers, 
                                              me, note who is in its view
 
 Whenever somebody is met all others are asked at once, so that all come in by one change.
+
+Who is not in my view, and does not bring a cookie of mine, is given one, and nothing is kept of it
+(cookies.py). Every Hello carries a cookie, and every answer brings back that of the question: so an
+answer counts at once, and a question after one round trip more.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import order
-from ringcast.protocols.views.change import COUNTER_LEAP_MAX
+from ringcast.protocols.views.discovery import STRANGER_NS
 from ringcast.protocols.views.meeting import rank_of
 from ringcast.wire.change_codec import tag_of
-from ringcast.wire.changes import Hello
+from ringcast.wire.changes import Cookie, Hello
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ringcast.core.effects import Effects
-    from ringcast.model import Member, View
+    from ringcast.model import Address, Member, View
     from ringcast.protocols.views.layer import GroupViews
 
 
@@ -35,9 +42,12 @@ class Greetings:
     """Those of one member."""
 
     def __init__(self, owner: GroupViews) -> None:
+        self.challenged = 0  # Hellos of strangers that were answered with a cookie
         self._owner = owner
 
-    def hello(self, *, is_asking: bool = False, with_members: bool = False) -> Hello:
+    def hello(
+        self, to: Address, now: int, *, is_asking: bool = False, with_members: bool = False
+    ) -> Hello:
         """Who is alone says who it is; others only to who is to make one view of both."""
         owner, change = self._owner, self._owner.change
         view = change.view
@@ -50,43 +60,77 @@ class Greetings:
             view.id,
             len(view),
             view.members if with_members or len(view) == 1 else (),
+            owner.cookies.make(to, now),
         )
 
-    def say_hello(self, out: Effects) -> None:
+    def answer(
+        self,
+        source: Member,
+        cookie: int,
+        now: int,
+        *,
+        is_asking: bool = False,
+        with_members: bool = False,
+    ) -> Hello:
+        """To who has given this cookie. Whoever is told who is in my view may propose to it."""
+        hello = self.hello(source.address, now, is_asking=is_asking, with_members=with_members)
+        permit = self._owner.change.permit(source) if hello.members else 0
+        return replace(hello, echo=cookie, permit=permit)
+
+    def say_hello(self, now: int, out: Effects) -> None:
         """To all who may be there and are not in my view."""
         owner = self._owner
         with_us = {member.address for member in owner.change.view}
-        hello = self.hello(is_asking=True)
         for address in owner.discovery.candidates:
             if address not in with_us:
-                out.datagram(address, hello)
+                out.datagram(address, self.hello(address, now, is_asking=True))
 
-    def tell_left_out(self, view: View, out: Effects) -> None:
+    def tell_left_out(self, view: View, now: int, out: Effects) -> None:
         """Those who were to come into this view, and whose part did not answer whole: they have
         promised it, and wait for nothing."""
         invited, self._owner.meeting.invited = self._owner.meeting.invited, []
         for member in invited:
             if member not in view:
-                out.datagram(member, self.hello())
+                out.datagram(member, self.hello(member.address, now))
+
+    def on_cookie(self, source: Member, frame: Cookie, now: int, out: Effects) -> None:
+        """It heard what I said, and wants to know whether I hear it."""
+        if self._owner.cookies.is_mine(frame.echo, source.address, now):
+            out.datagram(source, self.answer(source, frame.cookie, now, is_asking=True))
+        else:
+            self._owner.ignored += 1
 
     def on_hello(self, source: Member, hello: Hello, now: int, out: Effects) -> None:
         owner, change = self._owner, self._owner.change
-        if hello.highest > change.highest + COUNTER_LEAP_MAX:
-            owner.ignored += 1
+        is_proved = owner.cookies.is_mine(hello.echo, source.address, now)
+        if source not in change.view and not is_proved:
+            self.challenged += 1
+            is_starting = owner.phase is Phase.LOOKING and owner.meeting.has_just_started(now)
+            if is_starting and rank_of(hello, source) < change.rank:
+                owner.meeting.give_way(now)
+            out.datagram(source, Cookie(owner.cookies.make(source.address, now), hello.cookie))
             return
-        owner.discovery.add([source.address])
+        if not change.may_reach(hello.highest, now):
+            return
+        owner.discovery.learn([source.address], now, STRANGER_NS)
         owner.requests.pairs.hear(source)
         if hello.view_id is not None:
             change.on_tag(source, tag_of(hello.view_id), now, out)
             change.on_later_view(source, hello.view_id, now, out)
             owner.follow(now, out)
             if order(hello.view_id) > order(change.view.id):
-                gone = (source, *hello.members)
-                owner.requests.ahead(gone, hello.view_id.counter, now, out)
+                self._note_ahead(source, hello, now, out)
         view = change.view
+
+        def answer(*, is_asking: bool = False, with_members: bool = False) -> None:
+            told = self.answer(
+                source, hello.cookie, now, is_asking=is_asking, with_members=with_members
+            )
+            out.datagram(source, told)
+
         if source in view:
             if hello.is_asking:
-                out.datagram(source, self.hello())
+                answer()
             return
         for member in view:
             if member.address == source.address:
@@ -96,50 +140,70 @@ class Greetings:
         if owner.agreement.is_compatible(
             source, hello, now, is_looking=is_looking, is_better=is_better
         ):
-            change.highest = max(change.highest, hello.highest)
+            change.reach(hello.highest, now)
             if hello.coordinator is not None:
                 owner.meeting.hear_group(now)
-            self._meet(source, hello, now, out, is_better=is_better)
+            self._meet(source, hello, answer, now, out, is_better=is_better)
             return
         if hello.is_asking:
-            out.datagram(source, self.hello())
+            answer()
         if owner.agreement.refusal is not None:
             owner.decide_soon(now)
 
+    def _note_ahead(self, source: Member, hello: Hello, now: int, out: Effects) -> None:
+        """A member of my view knows who is elsewhere with it. On the word of anybody else nobody is
+        left out: those are asked."""
+        owner, view = self._owner, self._owner.change.view
+        if source in view:
+            gone = (source, *hello.members)
+            assert hello.view_id is not None
+            owner.requests.ahead(gone, hello.view_id.counter, now, out)
+            return
+        for member in hello.members:
+            if member in view and member != owner.me:
+                out.datagram(member, self.hello(member.address, now, is_asking=True))
+
     def _meet(
-        self, source: Member, hello: Hello, now: int, out: Effects, *, is_better: bool
+        self,
+        source: Member,
+        hello: Hello,
+        answer: Callable[..., None],
+        now: int,
+        out: Effects,
+        *,
+        is_better: bool,
     ) -> None:
         """Somebody who could be in one view with us."""
         owner, me = self._owner, self._owner.me
         if owner.coordinator != me or owner.phase is Phase.LEAVING:
             if hello.is_asking:
-                out.datagram(source, self.hello())
+                answer()
         elif hello.coordinator is not None and hello.coordinator != source:
             if hello.is_asking:
-                out.datagram(source, self.hello())
+                answer()
             if hello.coordinator.address != me.address:
-                told = self.hello(is_asking=True, with_members=is_better)
+                told = self.hello(hello.coordinator.address, now, is_asking=True)
                 out.datagram(hello.coordinator, told)
                 if is_better:
                     owner.meeting.give_way(now)
                 self._ask_others(now, out)
         elif is_better:
-            out.datagram(source, self.hello(with_members=True))
+            answer(with_members=True)
             owner.meeting.give_way(now)
         elif owner.phase is Phase.LOOKING and owner.must_exist:
             owner.ignored += 1  # this member founds nothing
         elif owner.requests.pairs.is_barred(hello.members, owner.change.view, now):
             owner.ignored += 1  # somebody of the view does not hear it
         elif hello.is_asking and hello.coordinator is not None:
-            out.datagram(source, self.hello(is_asking=True))  # its answer shows that it hears us
+            answer(is_asking=True)  # its answer shows that it hears us
             self._ask_others(now, out)
         elif owner.meeting.note(source, hello, now):
             owner.note_part(now)
             if hello.is_asking:
-                out.datagram(source, self.hello())
+                answer()
             self._ask_others(now, out)
 
     def _ask_others(self, now: int, out: Effects) -> None:
         """Somebody is there: who else is may come along."""
         if self._owner.phase is Phase.MEMBER and self._owner.meeting.may_greet(now):
-            self.say_hello(out)
+            self.say_hello(now, out)

@@ -39,8 +39,9 @@ from ringcast.model import View, ViewId
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.views.agreement import Agreement
 from ringcast.protocols.views.change import ViewChange
-from ringcast.protocols.views.discovery import Discovery
-from ringcast.protocols.views.explaining import explain
+from ringcast.protocols.views.cookies import Cookies
+from ringcast.protocols.views.discovery import MEMBER_NS, Discovery
+from ringcast.protocols.views.explaining import count, explain
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.follower import Phase as Following
 from ringcast.protocols.views.greetings import Greetings
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects, Signal
     from ringcast.core.shared import Timers
     from ringcast.model import Address, Member
+    from ringcast.protocols.views.meeting import Met
     from ringcast.settings import Settings
     from ringcast.wire.frames import Frame
 
@@ -87,6 +89,7 @@ class GroupViews(Layer):
 
     frames: ClassVar[tuple[type[Frame], ...]] = (
         wire.Hello,
+        wire.Cookie,
         wire.Propose,
         wire.State,
         wire.Refuse,
@@ -109,8 +112,10 @@ class GroupViews(Layer):
         *,
         must_exist: bool = False,
         settings: Settings,
+        secret: bytes = b"",
     ) -> None:
-        """`settings`: what this member would have its group agree on."""
+        """`settings`: what this member would have its group agree on. `secret`: up to 64 random
+        bytes of this incarnation, of which cookies are made; none where nobody else may be."""
         self.me = me
         self.config = config
         self.must_exist = must_exist
@@ -119,16 +124,23 @@ class GroupViews(Layer):
         """Nobody was there, and this member is in a view of its own."""
         self.ignored = 0  # frames that came too late or from nobody known
         self.agreement = Agreement(settings)
+        self.cookies = Cookies(me, secret)
+        alone = View(ViewId(me, 1), (me,))
+        follower = self.following(me, alone)
+        follower.secret = self.cookies.secret_of(alone.id)
         self.change = ViewChange(
-            self.following(me, View(ViewId(me, 1), (me,))),
-            self.proposing(lambda stream: is_kept(self.agreement.settings.purge, stream)),
+            follower,
+            self.proposing(
+                lambda stream: is_kept(self.agreement.settings.purge, stream),
+                self.cookies.secret_of,
+            ),
             self.agreement,
         )
         self.discovery = Discovery(me)
         self.meeting = Meeting()
         self.requests = Requests(self.change, self)
         self.greetings = Greetings(self)
-        self.pieces = Pieces()
+        self.pieces = Pieces(self.change.is_known)
         self._since = 0  # when this phase began
         self._gone_by = 0
         self.attach(GroupState(me), Deadlines())
@@ -142,7 +154,7 @@ class GroupViews(Layer):
     # Inputs
 
     def start(self, now: int, out: Effects) -> None:
-        self.phase, self._since = Phase.LOOKING, now
+        self.phase, self._since, self.meeting.started_at = Phase.LOOKING, now, now
         self._timers.arm(Timer.DECIDE, now + round(self.config.discovery_wait_s * 1e9))
         self._say_hello(now, out)
 
@@ -151,7 +163,7 @@ class GroupViews(Layer):
         fresh = self.discovery.add(addresses)
         if self.phase is Phase.LOOKING:
             for address in fresh:
-                out.datagram(address, self.hello(is_asking=True))
+                out.datagram(address, self.hello(address, now, is_asking=True))
 
     def leave(self, now: int, out: Effects, by: int | None = None) -> None:
         """Go, and in any case `by` then."""
@@ -166,7 +178,7 @@ class GroupViews(Layer):
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         for each in frames:
-            frame = self.pieces.add(source, each) if isinstance(each, wire.Piece) else each
+            frame = self.pieces.add(source, each, now) if isinstance(each, wire.Piece) else each
             match frame:
                 case None:
                     continue
@@ -174,6 +186,8 @@ class GroupViews(Layer):
                     self.ignored += 1
                 case wire.Hello():
                     self.greetings.on_hello(source, frame, now, out)
+                case wire.Cookie():
+                    self.greetings.on_cookie(source, frame, now, out)
                 case wire.Propose() if not self.agreement.may_take(
                     frame.settings, is_looking=self.phase is Phase.LOOKING
                 ):
@@ -203,8 +217,8 @@ class GroupViews(Layer):
                 self.requests.pairs.hear(member)
             case MemberAhead(member, counter) if counter > self.change.view.counter:
                 self.requests.ahead((member,), counter, now, out)
-            case NonMember(member):
-                out.datagram(member, self.hello())
+            case NonMember(member) if self.change.is_known(member):
+                out.datagram(member, self.hello(member.address, now))
             case TooSlow(member):
                 self.requests.too_slow(member, now, out)
             case Unreachable(member, silence) if silence >= self.config.suspect_after_s * 1e9:
@@ -271,23 +285,7 @@ class GroupViews(Layer):
         return self.change.coordinator
 
     def stats(self) -> dict[str, object]:
-        change = self.change
-        return {
-            "phase": self.phase.value,
-            "view": str(self.view),
-            "following": change.follower.phase.value,
-            "proposing": change.proposer.step.value,
-            "unanswered_by": sorted(map(str, change.proposer.awaited)),
-            "candidates": len(self.discovery.candidates),
-            "parts_met": len(self.meeting.parts),
-            "frames_in_pieces": len(self.pieces),
-            "suspects": {str(member): reason for member, reason in change.suspects.items()},
-            "elsewhere": sorted(map(str, change.elsewhere)),
-            "leavers": len(self.requests.leavers),
-            "held_ms": [round(held_up / 1e6, 3) for held_up in self.meeting.held],
-            "incompatible_peers": self.agreement.incompatible,
-            "ignored": self.ignored + self.requests.ignored,
-        }
+        return count(self)
 
     def explain(self, now: int) -> list[str]:
         reasons = []
@@ -341,9 +339,9 @@ class GroupViews(Layer):
             reason = "left" if is_asked else "left out: it held senders up for too long"
             self._go(reason, out, is_flushed=True)
             return
-        self.discovery.add(member.address for member in view)
+        self.discovery.learn((member.address for member in view), now, MEMBER_NS)
         self.requests.begin(view)
-        self.greetings.tell_left_out(view, out)
+        self.greetings.tell_left_out(view, now, out)
         self._timers.arm(Timer.ADVANCE, now)
         if self.phase is Phase.LOOKING:
             if len(view) == 1 and not is_decided:
@@ -404,20 +402,22 @@ class GroupViews(Layer):
             if parts:
                 self._propose(parts, now, out)
 
-    def _propose(self, parts: Sequence[View], now: int, out: Effects) -> None:
+    def _propose(self, parts: Sequence[Met], now: int, out: Effects) -> None:
         change = self.change
         members = [member for member in change.view if member not in change.lost]
         leaving = self.requests.leavers.intersection(members)
         if self.requests.may_go:
             leaving.add(self.me)
-        members += [member for part in parts for member in part]
-        change.propose(members, leaving, parts, now, out)
+        views = [part.view for part in parts]
+        members += [member for view in views for member in view]
+        permits = {part.view.id: part.permit for part in parts}
+        change.propose(members, leaving, views, now, out, permits)
 
     # Others
 
-    def hello(self, *, is_asking: bool = False, with_members: bool = False) -> wire.Hello:
-        """What this member says of itself."""
-        return self.greetings.hello(is_asking=is_asking, with_members=with_members)
+    def hello(self, to: Address, now: int, *, is_asking: bool = False) -> wire.Hello:
+        """What this member says of itself, unasked."""
+        return self.greetings.hello(to, now, is_asking=is_asking)
 
     def note_part(self, now: int) -> None:
         """Somebody could come in: others may, in a moment more."""
@@ -430,7 +430,9 @@ class GroupViews(Layer):
 
     def _say_hello(self, now: int, out: Effects) -> None:
         if self.phase is Phase.LOOKING or self.coordinator == self.me:
-            self.greetings.say_hello(out)
+            self.greetings.say_hello(now, out)
+        self.discovery.learn((member.address for member in self.change.view), now, MEMBER_NS)
+        self.discovery.forget_old(now)
         self._timers.arm(Timer.HELLO, now + self.discovery.interval)
         self.discovery.slow_down()
 

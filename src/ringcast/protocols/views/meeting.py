@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 GATHER_NS = 10_000_000
 """How long others are waited for, once somebody is there to be met."""
 
+START_NS = 300_000_000
+"""For so long who looks leaves it to a better one, though that has not shown yet that it hears."""
+
 FRESH_NS = 1_500_000_000
 """How long a part may be counted on after it has said who is in it."""
 
@@ -63,6 +66,8 @@ class Met(NamedTuple):
     at: int
     is_looking: bool
     """For the group: it has been in no view with others."""
+    permit: int
+    """To propose to its members."""
 
 
 def rank_of(hello: Hello, source: Member) -> Rank:
@@ -81,6 +86,8 @@ class Meeting:
         self.invited: list[Member] = []
         """Whom the last proposal was to let in."""
         self.losses = BackOff()
+        self.started_at = 0
+        """When this member began to look for its group."""
         self.held: deque[int] = deque(maxlen=HELD_MAX)
         """For how long the last changes held senders up."""
         self._group_at = -FRESH_NS  # when somebody was heard who is in the group
@@ -93,11 +100,12 @@ class Meeting:
         """Whether it is a part that could come in."""
         if source not in hello.members or hello.view_id is None:
             return False
-        self.parts.pop(source, None)
+        for other in [who for who in self.parts if who.address == source.address]:
+            del self.parts[other]  # an address is one member's
         if len(self.fresh(now)) >= PARTS_MAX:
             return False
-        is_looking = hello.coordinator is None
-        self.parts[source] = Met(View(hello.view_id, hello.members), now, is_looking)
+        view, is_looking = View(hello.view_id, hello.members), hello.coordinator is None
+        self.parts[source] = Met(view, now, is_looking, hello.permit)
         return True
 
     def hear_group(self, now: int) -> None:
@@ -137,6 +145,10 @@ class Meeting:
         """A better part knows of mine."""
         self._pause_until = max(self._pause_until, now + YIELD_NS)
 
+    def has_just_started(self, now: int) -> bool:
+        """Others may be starting, too, and one that was not met yet may be to lead."""
+        return now - self.started_at < START_NS
+
     def may_greet(self, now: int) -> bool:
         """Whether others are to be asked now, so that they come in by the same change."""
         if now < self._greeted_at + GREET_NS:
@@ -155,7 +167,7 @@ class Meeting:
         why = f"{names} would come in; not for {seconds(wait)}, to give senders time"
         return [why] if parts and wait > 0 else []
 
-    def take(self, mine: Iterable[Member], room: int, now: int) -> Iterator[View]:
+    def take(self, mine: Iterable[Member], room: int, now: int) -> Iterator[Met]:
         """Parts that can come in, apart from mine and from each other: nobody, and no address,
         twice."""
         taken = set(mine)
@@ -172,5 +184,5 @@ class Meeting:
                 self.invited += view
                 addresses |= places
                 self._are_looking &= met.is_looking
-                yield view
+                yield met
         self.parts.clear()

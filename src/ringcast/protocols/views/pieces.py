@@ -11,10 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringcast.errors import DecodeError
+from ringcast.protocols.strangers import STRANGER_BYTES_MAX, STRANGER_NS, STRANGERS_MAX
 from ringcast.wire.change_codec import decode_pieces
 from ringcast.wire.limits import CHANGE_BYTES_MAX, VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ringcast.model import Member
     from ringcast.wire.changes import Piece
     from ringcast.wire.frames import Frame
@@ -27,16 +30,22 @@ BYTES_MAX = 16 * CHANGE_BYTES_MAX
 class Pieces:
     """What has come to one member."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_known: Callable[[Member], bool] = lambda _: True) -> None:
+        """`is_known`: it is no stranger."""
         self.size = 0
         """Bytes that wait for the rest."""
+        self.refused = 0  # of strangers
+        self._is_known = is_known
+        self._strangers: dict[Member, int] = {}  # since when pieces of each are kept
         self._frames: dict[tuple[Member, Piece], dict[int, bytes]] = {}
 
     def __len__(self) -> int:
         return len(self._frames)
 
-    def add(self, source: Member, piece: Piece) -> Frame | None:
-        """The frame, if that was the last piece of it."""
+    def add(self, source: Member, piece: Piece, now: int = 0) -> Frame | None:
+        """The frame, if that was the last piece of it. Of strangers little is kept."""
+        if not self._is_known(source) and not self._admit(source, len(piece.content), now):
+            return None
         key = source, replace(piece, index=0, content=b"")
         found = self._frames.setdefault(key, {})
         if piece.index not in found:
@@ -54,6 +63,20 @@ class Pieces:
             return decode_pieces(piece.kind, b"".join(found[n] for n in range(piece.count)))
         except DecodeError:
             return None
+
+    def _admit(self, source: Member, size: int, now: int) -> bool:
+        for who in [who for who, since in self._strangers.items() if now - since > STRANGER_NS]:
+            del self._strangers[who]
+            for key in [key for key in self._frames if key[0] == who]:
+                self._forget(key)
+        found = [found for key, found in self._frames.items() if key[0] == source]
+        size += sum(len(content) for each in found for content in each.values())
+        is_few = source in self._strangers or len(self._strangers) < STRANGERS_MAX
+        if not is_few or size > STRANGER_BYTES_MAX:
+            self.refused += 1
+            return False
+        self._strangers.setdefault(source, now)
+        return True
 
     def _forget(self, key: tuple[Member, Piece]) -> None:
         self.size -= sum(map(len, self._frames.pop(key).values()))

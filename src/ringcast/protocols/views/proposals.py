@@ -171,9 +171,11 @@ class Proposals:
         if refuse.promised is None:
             self._owner.waiting.passed.discard(source)  # it is there, and goes first
             self._proposer.stop()
+        elif not self._owner.may_reach(refuse.promised.counter, now):
+            return
         else:
             # If I am in that one, it comes before the wait is over. Else I go above it.
-            self._owner.highest = max(self._owner.highest, refuse.promised.counter)
+            self._owner.reach(refuse.promised.counter, now)
             self._proposer.on_refuse(refuse)
             wait, self._owner.waiting.times = JITTER_NS << times, 1
         self._owner.arm(now)

@@ -15,6 +15,7 @@ way, and would lack what the others deliver.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,12 @@ class Step(Enum):
 
 
 class Proposer:
-    def __init__(self, is_kept: Callable[[Stream], bool]) -> None:
+    def __init__(
+        self,
+        is_kept: Callable[[Stream], bool],
+        secret_of: Callable[[ViewId], int] = lambda _: 0,
+    ) -> None:
+        """`secret_of` says what permits for a view are made of."""
         self.step = Step.IDLE
         self.proposal: Propose | None = None
         self.awaited: dict[Member, ChangeFrame] = {}
@@ -49,6 +55,7 @@ class Proposer:
         """The highest proposal that somebody had promised instead."""
         self._states: dict[Member, State] = {}
         self._is_kept = is_kept
+        self._secret_of = secret_of
 
     def propose(self, proposal: Propose, out: Wishes) -> None:
         self.proposal = proposal
@@ -119,7 +126,8 @@ class Proposer:
 
     def _make_cut(self) -> Cut:
         assert self.proposal is not None
-        return make_cut(self.proposal, self._states, self._is_kept)
+        cut = make_cut(self.proposal, self._states, self._is_kept)
+        return replace(cut, secret=self._secret_of(cut.id))
 
     def _all_have_flushed(self) -> bool:
         return not self.awaited

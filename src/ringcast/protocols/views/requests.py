@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
     from ringcast.core.view_change import StateStanding
-    from ringcast.model import Member, View
+    from ringcast.model import Address, Member, View
     from ringcast.protocols.views.change import ViewChange
 
 
@@ -44,7 +44,7 @@ class Owner(Protocol):
 
     @property
     def is_member(self) -> bool: ...
-    def hello(self, *, is_asking: bool = False) -> wire.Hello: ...
+    def hello(self, to: Address, now: int, *, is_asking: bool = False) -> wire.Hello: ...
     def advance(self, now: int, out: Effects) -> None:
         """Propose, if there is reason to and it is on this member; else ask for it."""
         ...
@@ -161,7 +161,8 @@ class Requests:
         if self.wants_state:
             out.datagram(to, wire.Complain(self.me, wants_state=True))
         if elsewhere:
-            out.datagram(to, self._owner.hello(is_asking=True))  # is it there, too?
+            hello = self._owner.hello(to.address, now, is_asking=True)
+            out.datagram(to, hello)  # is it there, too?
         for member in self._change.view:  # in one order everywhere
             if member in elsewhere:
                 out.datagram(to, wire.Complain(member))
@@ -174,9 +175,9 @@ class Requests:
         self.pairs.forget_old(now)
         if not self.pairs.unheard:
             return
-        hello, to = self._owner.hello(is_asking=True), self._change.coordinator
+        to = self._change.coordinator
         for member in self.pairs.unheard:
-            out.datagram(member, hello)
+            out.datagram(member, self._owner.hello(member.address, now, is_asking=True))
             out.datagram(member, wire.Complain(member))  # it may hear this one
             if to != self.me:
                 out.datagram(to, wire.Complain(member))
@@ -189,6 +190,9 @@ class Requests:
     def on_complain(self, source: Member, complain: wire.Complain, now: int, out: Effects) -> None:
         view, member, to = self._change.view, complain.member, self._change.coordinator
         is_unheard = not complain.is_slow and not complain.wants_state
+        if not self._change.is_known(source):
+            self.ignored += 1
+            return
         if member == self.me and is_unheard and (source not in view or to != self.me):
             # Who is elsewhere may hear what is answered, and not say so again.
             if self.pairs.complain(source, member, now) or source in view:
@@ -213,8 +217,10 @@ class Requests:
         if source in view:
             self.leavers.add(source)
             self._owner.advance(now, out)
-        elif view.id.creator == self.me:
+        elif view.id.creator == self.me and self._change.is_known(source):
             out.datagram(source, wire.Install(view.id))
+        else:
+            self.ignored += 1
 
     def _judge(self, source: Member, member: Member, now: int, out: Effects) -> None:
         """As coordinator: if both live and stay deaf to each other, one has to go."""
@@ -222,7 +228,8 @@ class Requests:
         self.pairs.complain(source, member, now)
         if member in view and member != self.me:
             out.signal(VerifyWanted(member))
-            out.datagram(member, self._owner.hello(is_asking=True))  # it may be in another view
+            hello = self._owner.hello(member.address, now, is_asking=True)
+            out.datagram(member, hello)  # it may be in another view
         loser = self.pairs.broken(view, now)
         if loser is not None and loser != self.me and change.coordinator == self.me:
             change.suspects.setdefault(loser, "it and another member do not hear each other")

@@ -135,7 +135,7 @@ class ViewStreams(ReliableMulticast):
                 case Forwarded():
                     self.refused += not self.fetch.on_forwarded(source, frame, now, out)
                     self._note_progress(now, out)
-                case Data() if self._said_in == self._next_tag != 0:
+                case Data() if self._said_in == self._next_tag != 0 and self.fetch.asks(source):
                     self._keep(self._early, source, frame)
                 case _ if self._said_in != self._tag or not self._is_peer(source):
                     self.refused += 1

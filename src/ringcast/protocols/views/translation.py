@@ -61,7 +61,9 @@ def read_members(listed: Listed, base: Sequence[Member]) -> tuple[Member, ...] |
     return tuple(members) if are_distinct(members) else None
 
 
-def encode_propose(proposal: Propose, base: View | None, *, mine: Rank) -> wire.Propose:
+def encode_propose(
+    proposal: Propose, base: View | None, *, mine: Rank, permit: int = 0
+) -> wire.Propose:
     """To who is in that view, as far as is known; None: that is not known. `mine` is the rank of
     the part that proposes."""
     assert proposal.settings is not None
@@ -72,6 +74,7 @@ def encode_propose(proposal: Propose, base: View | None, *, mine: Rank) -> wire.
         *(proposal.id, listed, proposal.settings, places, base_id),
         has_state=not mine.lacks_state,
         size=-mine.smaller,
+        permit=permit,
     )
 
 
@@ -172,7 +175,7 @@ def encode_cut(cut: Cut, proposal: Propose, view: View, mine: Basis) -> wire.Cut
     )
     provider = None if cut.provider is None else place[cut.provider]
     takers = tuple(place[member] for member in cut.takers)
-    return wire.Cut(cut.id, tuple(parts), starts, provider, takers, is_based)
+    return wire.Cut(cut.id, tuple(parts), starts, provider, takers, is_based, cut.secret)
 
 
 def decode_cut(
@@ -215,4 +218,4 @@ def decode_cut(
         parts.append(Part(view_id, together, cuts, sources))
     provider = None if frame.provider is None else members[frame.provider]
     takers = tuple(members[place] for place in frame.takers)
-    return Cut(frame.id, tuple(parts), starts, provider, takers)
+    return Cut(frame.id, tuple(parts), starts, provider, takers, frame.secret)

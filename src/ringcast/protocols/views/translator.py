@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from ringcast.core.view_change import Cut
 from ringcast.protocols.views import frames as machine
 from ringcast.protocols.views import translation
+from ringcast.protocols.views.cookies import permit
 from ringcast.protocols.views.election import rank
 from ringcast.protocols.views.parts import is_kept
 from ringcast.protocols.views.translation import Basis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from ringcast.model import Member, Stream, View, ViewId
     from ringcast.protocols.views.agreement import Agreement
@@ -43,16 +44,20 @@ class Translator:
         self._mine = Basis(follower.view, {})  # when I proposed
         self._rank = rank(follower.me, 0, has_state=False, is_given=False)
         self._places: dict[Member, View] = {}  # who is in which of these views
+        self._told_all: set[Member] = set()  # who did not know that view
+        self._permits: dict[ViewId, int] = {}  # of these views
         self._parts: dict[Member, ViewId] = {}  # as they have answered
-        self._cached: dict[tuple[type, ViewId | None], Frame] = {}  # of my proposal
+        self._cached: dict[tuple[type, ViewId | None, int], Frame] = {}  # of my proposal
         self._recent = {follower.view.id: follower.view}
+        self._began = {follower.view.id: (follower.view, follower.secret)}  # of these
         self._base: ViewId | None = None  # of the proposal that was promised
 
     # As proposer
 
-    def know(self, views: Iterable[View]) -> None:
-        """Members that I am about to ask are in these."""
+    def know(self, views: Iterable[View], permits: Mapping[ViewId, int]) -> None:
+        """Members that I am about to ask are in these; with these permits those of other parts."""
         self.views = {view.id: view for view in views}
+        self._permits = dict(permits)
 
     def offer(self, mine: Rank) -> None:
         """I propose; of this rank is the part that I am in."""
@@ -60,20 +65,27 @@ class Translator:
         self._mine = Basis(follower.view, follower.starts)
         others = [view for view in self.views.values() if view.id != follower.view.id]
         self._places = {member: view for view in (*others, follower.view) for member in view}
+        self._told_all.clear()
         self._parts = {}
         self._cached.clear()
 
     def tell_all(self, member: Member) -> bool:
         """It does not know the view that I took it to be in. Whether that is new."""
-        return self._places.pop(member, None) is not None
+        is_new = member in self._places and member not in self._told_all
+        self._told_all.add(member)
+        return is_new
 
     def say(self, dest: Member, frame: machine.ChangeFrame) -> Frame:
         match frame:
             case machine.Propose():
-                base = self._places.get(dest)
-                key = machine.Propose, None if base is None else base.id
+                view = self._places.get(dest)
+                base = None if dest in self._told_all else view
+                permit = 0 if view is None else self._permits.get(view.id, 0)
+                key = machine.Propose, None if base is None else base.id, permit
                 if key not in self._cached:
-                    self._cached[key] = translation.encode_propose(frame, base, mine=self._rank)
+                    self._cached[key] = translation.encode_propose(
+                        frame, base, mine=self._rank, permit=permit
+                    )
                 return self._cached[key]
             case machine.State():
                 proposal, starts = self._follower.proposal, self._follower.starts
@@ -83,11 +95,11 @@ class Translator:
                 if not self._parts:
                     self._parts = {who: part.view for part in frame.parts for who in part.members}
                 view = self.views[self._parts[dest]]
-                if (Cut, view.id) not in self._cached:
+                if (Cut, view.id, 0) not in self._cached:
                     assert self._proposer.proposal is not None
                     cut = translation.encode_cut(frame, self._proposer.proposal, view, self._mine)
-                    self._cached[Cut, view.id] = cut
-                return self._cached[Cut, view.id]
+                    self._cached[Cut, view.id, 0] = cut
+                return self._cached[Cut, view.id, 0]
             case _:
                 return frame
 
@@ -106,6 +118,22 @@ class Translator:
         """None: I do not know the view that it is based on."""
         base = None if frame.base is None else self._recent.get(frame.base)
         return translation.decode_propose(frame, base)
+
+    def was_with(self, member: Member) -> bool:
+        """Whether it was in a view with me lately."""
+        return any(member in view for view, _ in self._began.values())
+
+    def is_permitted(self, source: Member, frame: wire.Propose) -> bool:
+        """Whether it was in a view with me lately, or who coordinated one of mine lets it."""
+        permits = (permit(secret, source) for _, secret in self._began.values())
+        return self.was_with(source) or frame.permit in permits
+
+    def begin(self, view: View, secret: int) -> None:
+        """This view has begun."""
+        self.keep(view)
+        self._began[view.id] = view, secret
+        while len(self._began) > RECENT_MAX:
+            del self._began[next(iter(self._began))]
 
     def promise(self, proposal: machine.Propose, base: ViewId | None) -> None:
         self._base = base
