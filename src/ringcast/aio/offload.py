@@ -94,11 +94,17 @@ class Offload:
     def receive(self, own: Address | None = None) -> tuple[list[memoryview], int]:
         """What has come together, without what is from `own`: of that how many. It is gone with the
         next call. OSError: nothing has come."""
-        burst, source = self._receive(self._view)
+        if own is None and not self.can_join:
+            size = self._socket.recv_into(self._view)
+            burst, source = [self._view[:size]], object()
+            if not SHARED_MIN <= size <= SHARED_MAX:
+                return burst, 0
+        else:
+            burst, source = self._receive(self._view)
         length, last = len(burst[0]), burst[-1]
         at = (len(burst) - 1) * length + len(last)
         ours = 0
-        if source == own:
+        if source == own and own is not None:
             ours, burst = len(burst), []
         if not SHARED_MIN <= length <= SHARED_MAX or not self.is_readable():
             return burst, ours
@@ -112,7 +118,7 @@ class Offload:
                 break
             last = others[-1]
             at += (len(others) - 1) * len(others[0]) + len(last)
-            if source == own:
+            if source == own and own is not None:
                 ours += len(others)
             else:
                 burst += others
