@@ -103,6 +103,32 @@ def bench_unicast(
         yield {column: row.get(column) for column in UNICAST_COLUMNS}
 
 
+def bench_api(*, transports: Sequence[str], sizes: Sequence[int], **options: Any) -> list[Row]:
+    """One sender to two: messages one at a time, and in turn the same by `send_many` and `batches`,
+    through one group."""
+    rows = []
+    shapes = [(3, "1")]
+    for cell in _cells(Workload(**options), transports, shapes, [*map(Size, sizes)]):
+        tell(f"measuring {cell}")
+        with cell.cluster() as cluster:
+            kinds = [Rounds(cluster, replace(cell, is_single=single)) for single in (True, False)]
+            for turn in range(cell.runs):
+                for kind in kinds if turn % 2 == 0 else reversed(kinds):
+                    kind.measure()
+        single, many = (kind.figures() for kind in kinds)
+        rate, cost = "rate_per_member", "cpu_us_per_delivery"
+        rows.append(
+            {
+                **{"transport": cell.transport, "workload": cell.shape, "size": cell.size.size},
+                **{rate: single[rate], cost: single[cost], "many_rate_per_member": many[rate]},
+                **{"many_cpu_us_per_delivery": many[cost], "lost": single["lost"] + many["lost"]},
+                "rate_share": round(single[rate] / many[rate], 2),
+                "cpu_share": round(many[cost] / single[cost], 2),
+            }
+        )
+    return rows
+
+
 def _cells(
     workload: Workload,
     transports: Iterable[str],

@@ -241,6 +241,28 @@ BENCHMARKS = {
         layout=without("rates", "loss", "mixed", "failed"),
         failure=_failed_cells,
     ),
+    "api": benchmark(
+        "multicast",
+        """Messages one at a time, `send` and `async for`, beside `send_many` and `batches`.
+
+        One process sends to two others; both ways take turns in one group.
+
+        Example: ringcast bench api --size 100""",
+        several(
+            "--size sizes",
+            "Bytes per message; may be repeated.  [default: 100, 1000, 10000]",
+            int,
+            default=(100, 1000, 10_000),
+        ),
+        _SECONDS,
+        option("--runs", "Medians of so many.", 3),
+        several(
+            "--transport transports",
+            "How datagrams travel.  [default: udp]",
+            click.Choice(TRANSPORTS),
+            default=TRANSPORTS[:1],
+        ),
+    ),
     "rtt": benchmark(
         "rtt",
         """A request and its reply between two processes, beside plain blocking sockets.

@@ -74,6 +74,8 @@ class Workload:
     senders: str = "all"
     size: Size = SIZE
     is_unicast: bool = False
+    is_single: bool = False
+    """Messages are sent and read one at a time, as most people write it."""
     loss: float = 0.0
     seconds: float = 1.0
     runs: int = 3
@@ -173,6 +175,7 @@ class Workload:
             "mixed": self.size.is_mixed,
             "guarantee": guarantee,
             "deadline_s": self.deadline_s,
+            "singly": self.is_single,
             "senders": self.sender_count,
         }
         expect = per_sender * self.sender_count

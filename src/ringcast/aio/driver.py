@@ -121,7 +121,8 @@ class Driver:
 
     def send(self, payloads: Sequence[bytes], stream: Stream, to: Member | None) -> int:
         """How many were accepted. Sends of one turn of the loop share datagrams."""
-        self.gathering.settle()
+        if self.gathering.run:
+            self.gathering.settle()
         now = self._clock()
         accepted = self.node.send(payloads, now, stream=stream, to=to)
         self._is_look_due = True
@@ -256,9 +257,14 @@ class Driver:
     # Inputs
 
     def _on_readable(self) -> None:
-        self.gathering.settle()
+        if self.gathering.run:
+            self.gathering.settle()
         now = self._clock()
-        opened = self._opened(now)
+        bursts = self.transport.drain(DRAIN_MAX)
+        lose = self._lose
+        if lose is not None:
+            bursts = ([one for one in burst if not lose()] for burst in bursts)
+        opened = self.node.passage.open_bursts(bursts, now)
         first = next(opened, ())
         if len(first) == 1 and not self.node.effects.events:  # those would be told before it
             request = self.node.take_request(first[0], now)
@@ -266,14 +272,6 @@ class Driver:
                 self._tell_request(request, opened)
                 return
         self._receive(chain((first,), opened), now)
-
-    def _opened(self, now: int) -> Iterator[Sequence[Buffer]]:
-        """What has arrived, and is from holders of the key."""
-        open_burst, lose = self.node.passage.open_burst, self._lose
-        for came in self.transport.drain(DRAIN_MAX):
-            burst = open_burst(came if lose is None else [one for one in came if not lose()], now)
-            if burst:
-                yield burst
 
     def _receive(self, bursts: Iterable[Sequence[Buffer]], now: int) -> None:
         self.node.receive_bursts(bursts, now)
@@ -339,8 +337,9 @@ class Driver:
             self._send_datagrams(self._clock())
 
     def _end_turn(self) -> None:
-        self._is_turn_due = True  # what is sent now leaves now
-        self.gathering.settle()
+        if self.gathering.run:
+            self._is_turn_due = True  # what is sent now leaves now
+            self.gathering.settle()
         self._is_turn_due = self._has_spoken = False
         if self.is_open:
             now = self._clock()
@@ -358,7 +357,8 @@ class Driver:
     # Outputs
 
     def _after_input(self, now: int) -> None:
-        self.gathering.settle()
+        if self.gathering.run:
+            self.gathering.settle()
         self._take_hints(now)
         self._tell(self.node.take_events(0, now))
         self._look_for_messages()
@@ -397,6 +397,9 @@ class Driver:
         if self._spinner is not None:
             self._spinner.stay_awake()
         passage = self.node.passage
+        if len(datagrams) == 1 and (to := datagrams[0][0]) is not None:  # an answer, as most times
+            self.transport.send(passage.seal(datagrams[0][1]), to)
+            return
         for dest, unsealed in bursts_of(datagrams, passage.overhead):
             burst = passage.seal_burst(unsealed)
             for address in self._dests if dest is None else (dest,):

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 class Gathering:
     """Of one member, for plain messages."""
 
-    __slots__ = ("_driver", "_largest", "_room", "_room_bytes", "_run")
+    __slots__ = ("_driver", "_largest", "_room", "_room_bytes", "run")
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._run: list[bytes] = []
+        self.run: list[bytes] = []
+        """What waits to be settled. Whoever looks here first saves a call."""
         self._room = self._room_bytes = 0  # for so many more messages, of so many bytes
         self._largest = 0
 
@@ -41,13 +42,13 @@ class Gathering:
                 return False
         self._room -= 1
         self._room_bytes -= size
-        self._run.append(payload)
+        self.run.append(payload)
         return True
 
     def settle(self) -> None:
         """All that was gathered gets its seqnos."""
-        if self._run:
-            run, self._run = self._run, []
+        if self.run:
+            run, self.run = self.run, []
             self._room = 0
             accepted = self._driver.send(run, Stream.FIFO, None)
             assert accepted == len(run), "there was room"
@@ -55,7 +56,7 @@ class Gathering:
     def _open(self) -> None:
         """Another run: as much as there is room for, and fits a datagram."""
         driver = self._driver
-        if self._run:
+        if self.run:
             self.settle()
             driver.send_datagrams()
         self._room = 0

@@ -97,12 +97,19 @@ class Offload:
     def receive(self, own: Address | None = None) -> tuple[list[memoryview], int]:
         """What has come together, without what is from `own`: of that how many. It is gone with the
         next call. OSError: nothing has come."""
-        burst, source = self._receive(self._view)
-        self.source = Address(*source[:2]) if self.notes_source else None
+        source: tuple[str, int] | None = None
+        if own is None and not self.can_join and not self.notes_source:
+            size = self._socket.recv_into(self._view)
+            burst = [self._view[:size]]
+            if not SHARED_MIN <= size <= SHARED_MAX:
+                return burst, 0
+        else:
+            burst, source = self._receive(self._view)
+        self.source = Address(*source[:2]) if source is not None and self.notes_source else None
         length, last = len(burst[0]), burst[-1]
         at = (len(burst) - 1) * length + len(last)
         ours = 0
-        if source == own:
+        if source == own and own is not None:
             ours, burst = len(burst), []
         is_shared = SHARED_MIN <= length <= SHARED_MAX and not self.notes_source
         if not is_shared or not self.is_readable():
@@ -117,7 +124,7 @@ class Offload:
                 break
             last = others[-1]
             at += (len(others) - 1) * len(others[0]) + len(last)
-            if source == own:
+            if source == own and own is not None:
                 ours += len(others)
             else:
                 burst += others

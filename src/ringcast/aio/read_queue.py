@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ringcast.aio.state import SnapshotMarker
@@ -34,8 +36,6 @@ Loss: TypeAlias = Undeliverable | GapSkipped | StateLost
 Notice: TypeAlias = ViewInstalled | Loss
 Guarantee: TypeAlias = Literal["fifo", "uniform"]
 
-_UNIFORM: Final = Stream.UNIFORM  # to look up a member of an Enum takes Python a while
-
 log = logging.getLogger("ringcast")
 
 
@@ -52,6 +52,19 @@ class Message(NamedTuple):
     """What it was sent with. `seqno` counts the sender's messages with this guarantee."""
 
 
+_make_message: Final = partial(tuple.__new__, Message)  # a call into C for each
+
+
+def _messages_of(delivered: Delivered) -> list[Message]:
+    run = delivered.run
+    guarantee = "uniform" if run.stream is Stream.UNIFORM else "fifo"
+    same = (delivered.sender, delivered.view_id, delivered.epoch > 0, guarantee)
+    sender, view_id, to_me, guarantees = map(repeat, same)
+    seqnos = range(run.first, run.first + len(run.payloads))
+    fields = zip(sender, run.payloads, seqnos, view_id, to_me, guarantees, strict=False)
+    return list(map(_make_message, fields))
+
+
 class ReadQueue:
     """A queue with three ways to read it. Each item is handed out once, to whoever comes first."""
 
@@ -63,6 +76,7 @@ class ReadQueue:
         self._me = me
         self._items: deque[Delivered | Notice | SnapshotMarker] = deque()
         self._read_of_first = 0  # messages of the first item that have been handed out
+        self._messages: list[Message] = []  # of the first item, once one was
         self._notices = 0
         self._untold: deque[Loss] = deque()  # waiting, and not logged
 
@@ -105,19 +119,19 @@ class ReadQueue:
         """The next message; notices before it are passed over. None: there is none, or a marker
         is first."""
         at = self._read_of_first
-        delivered = self._first_messages()
-        if delivered is None:
-            return None
-        run = delivered.run
-        if at + 1 < len(run.payloads):
+        if not at:
+            delivered = self._first_messages()
+            if delivered is None:
+                return None
+            self._messages = _messages_of(delivered)
+        messages = self._messages
+        if at + 1 < len(messages):
             self._read_of_first = at + 1
         else:
             self._read_of_first = 0
             self._items.popleft()
-        guarantee: Guarantee = "uniform" if run.stream is _UNIFORM else "fifo"
-        is_mine = delivered.epoch > 0
-        payload, seqno = run.payloads[at], run.first + at
-        return Message(delivered.sender, payload, seqno, delivered.view_id, is_mine, guarantee)
+            self._messages = []
+        return messages[at]
 
     def take_run(self) -> Delivered | None:
         """The next messages of one sender; notices before them are passed over."""

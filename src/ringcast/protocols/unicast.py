@@ -85,9 +85,8 @@ WINDOWS_MAX = 256
 SYNC_REQUESTS_MAX = 256
 TOMBSTONES_MAX = 1024
 """Beyond these no window opens and no sync request is asked but for members of the view, and the
-oldest tombstone goes: whoever floods us with strangers' connections gets no more memory than this.
-Tombstones do not expire: a clock that leaps ahead would make us forget while the sender still
-remembers."""
+oldest tombstone goes: a flood of strangers' connections costs no more memory than this. Tombstones
+do not expire: if our clock leaps ahead, the sender still remembers."""
 
 REPLACED_MAX = 256
 """Members whose address another incarnation has taken: what still comes of them is late."""

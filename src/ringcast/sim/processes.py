@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 from ringcast.aio import offload
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
+from ringcast.aio.read_queue import Message
 from ringcast.aio.sources import DirectorySource
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, StabilityConfig
 from ringcast.errors import RingcastError
@@ -363,7 +364,8 @@ async def _round(group: Group, batches: Any, command: dict[str, Any]) -> dict[st
         async with asyncio.timeout(command.get("deadline_s")):
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_send(group, command))
-                await _read(batches, command["expect"], came)
+                source = group if command.get("singly") else batches
+                await _read(source, command["expect"], came)
                 seconds = time.perf_counter() - started
             await group.flush()
     except TimeoutError:
@@ -386,18 +388,23 @@ async def _send(group: Group, command: dict[str, Any]) -> None:
     count, guarantee = command["send"], command.get("guarantee", "fifo")
     to = group.view[command["to"]] if "to" in command else None
     payloads = payloads_of(command["size"], is_mixed=command.get("mixed", False))
+    if command.get("singly"):
+        for at in range(count):
+            await group.send(payloads[at % SEND_BATCH], to=to, guarantee=guarantee)
+        return
     while count > 0:
         await group.send_many(payloads[: min(count, SEND_BATCH)], to=to, guarantee=guarantee)
         count -= SEND_BATCH
 
 
-async def _read(batches: Any, expected: int, came: dict[str, int]) -> None:
-    """Until so many have come; how many of each sender."""
+async def _read(source: Any, expected: int, came: dict[str, int]) -> None:
+    """Until so many have come, in batches or one at a time; how many of each sender."""
     if not expected:
         return
     total = 0
-    async for batch in batches:
-        name, count = batch.sender.name, len(batch.run.payloads)
+    async for each in source:
+        name = each.sender.name
+        count = 1 if isinstance(each, Message) else len(each.run.payloads)
         came[name] = came.get(name, 0) + count
         total += count
         if total >= expected:

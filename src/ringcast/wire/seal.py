@@ -47,9 +47,18 @@ class Passage:
         """Datagrams as they came. What does not open is counted and left out."""
         return datagrams if self._seal is None else self._open(self._seal, datagrams, now)
 
-    def open_burst(self, burst: Sequence[Buffer], now: int) -> Sequence[Buffer]:
-        """The same, of what one system call brought."""
-        return burst if self._seal is None else [*self._open(self._seal, burst, now)]
+    def open_bursts(
+        self, bursts: Iterator[Sequence[Buffer]], now: int
+    ) -> Iterator[Sequence[Buffer]]:
+        """The same, of what system calls brought."""
+        return bursts if self._seal is None else self._open_bursts(self._seal, bursts, now)
+
+    def _open_bursts(
+        self, seal: DatagramSeal, bursts: Iterator[Sequence[Buffer]], now: int
+    ) -> Iterator[Sequence[Buffer]]:
+        for burst in bursts:
+            if opened := [*self._open(seal, burst, now)]:
+                yield opened
 
     def _open(self, seal: DatagramSeal, datagrams: Iterable[Buffer], now: int) -> Iterator[Buffer]:
         for datagram in datagrams:
