@@ -212,6 +212,18 @@ def test_who_brings_the_cookie_back_comes_in() -> None:
     assert group.layer("A").stats()["challenged"]
 
 
+def test_copies_of_a_cookie_are_answered_once() -> None:
+    """Where the network copies much, greetings would else become more at every step."""
+    group = formed()
+    layer, now = group.layer("A"), group.process("A").now
+    mine, out = layer.cookies.make(STRANGER.address, now), group.node("A").effects
+    for _ in range(5):
+        layer.greetings.on_cookie(STRANGER, wire.Cookie(7, mine), now, out)
+    assert [frame.echo for dest, frame in out.frames if isinstance(frame, wire.Hello)] == [7]
+    layer.greetings.on_cookie(STRANGER, wire.Cookie(7, mine + 1), now, out)  # nobody asked for it
+    assert len(out.frames) == 1
+
+
 def test_who_names_an_address_where_it_does_not_hear_is_never_met() -> None:
     """4200 first contacts that are forged: nothing is kept, and nobody there is asked again."""
     group = formed()
