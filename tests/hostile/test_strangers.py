@@ -305,17 +305,6 @@ def test_of_frames_in_pieces_of_strangers_64_kb_are_kept_for_two_seconds() -> No
     assert pieces.size == 15_000
 
 
-def test_a_stream_that_began_in_one_view_goes_on_after_it() -> None:
-    """What two members said to each other is theirs, though they are in one view no more."""
-    group = formed()
-    a, b = group.node("A"), group.node("B")
-    a.send([b"before"], group.process("A").now, to=b.me)
-    group.process("A").turn()
-    group.run(50)
-    assert group.delivered(b.me, a.me)[-1:] == [b"before"]
-    assert a.me in b.unicast.receivers
-
-
 @pytest.mark.parametrize("leap", [1 << 33, FAR])
 def test_an_epoch_that_leaps_is_refused_and_the_stream_goes_on(leap: int) -> None:
     """Also if somebody poses as a member of the view."""
