@@ -714,8 +714,12 @@ def test_a_part_comes_in_when_it_has_answered_not_when_it_only_asks() -> None:
 
 def test_who_is_told_that_it_is_not_heard_complains_of_that_one() -> None:
     side = Side(B)
-    side.join(ViewId(A, 2), A, B, C)
+    side.join(ViewId(A, 2), A, B, C, D)
+    side.join(ViewId(A, 3), A, B, C)
     side.said(wire.Complain)
+    for _ in range(2):
+        side.hear(X, wire.Complain(B))  # it was never with this one
+    assert side.said(wire.Complain) == []
     side.hear(C, wire.Complain(B))
     assert side.said(wire.Complain) == [(A, wire.Complain(C))]
     side.hear(D, wire.Complain(B))

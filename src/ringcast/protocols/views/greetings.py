@@ -38,12 +38,18 @@ if TYPE_CHECKING:
     from ringcast.protocols.views.layer import GroupViews
 
 
+COPIES_NS = 10_000_000
+ASKED_MAX = 1024
+"""Within so long nobody is asked twice for one reason; and of how many that is remembered."""
+
+
 class Greetings:
     """Those of one member."""
 
     def __init__(self, owner: GroupViews) -> None:
         self.challenged = 0  # Hellos of strangers that were answered with a cookie
         self._owner = owner
+        self._asked: dict[tuple[str, Address], int] = {}  # when, lately, and why
 
     def hello(
         self, to: Address, now: int, *, is_asking: bool = False, with_members: bool = False
@@ -95,10 +101,21 @@ class Greetings:
 
     def on_cookie(self, source: Member, frame: Cookie, now: int, out: Effects) -> None:
         """It heard what I said, and wants to know whether I hear it."""
-        if self._owner.cookies.is_mine(frame.echo, source.address, now):
-            out.datagram(source, self.answer(source, frame.cookie, now, is_asking=True))
-        else:
+        if not self._owner.cookies.is_mine(frame.echo, source.address, now):
             self._owner.ignored += 1
+        elif self._is_due("cookie", source.address, now):
+            out.datagram(source, self.answer(source, frame.cookie, now, is_asking=True))
+
+    def _is_due(self, why: str, to: Address, now: int) -> bool:
+        """Whether that one is to be asked now, for this reason. Copies of what somebody says must
+        not become more at every step."""
+        last = self._asked.get((why, to))
+        if last is not None and now - last < COPIES_NS:
+            return False
+        if len(self._asked) >= ASKED_MAX:
+            self._asked.clear()
+        self._asked[why, to] = now
+        return True
 
     def on_hello(self, source: Member, hello: Hello, now: int, out: Effects) -> None:
         owner, change = self._owner, self._owner.change
@@ -181,8 +198,9 @@ class Greetings:
         elif hello.coordinator is not None and hello.coordinator != source:
             if hello.is_asking:
                 answer()
-            if hello.coordinator.address != me.address:
-                told = self.hello(hello.coordinator.address, now, is_asking=True)
+            first = hello.coordinator.address
+            if first != me.address and self._is_due("coordinator", first, now):
+                told = self.hello(first, now, is_asking=True)
                 out.datagram(hello.coordinator, told)
                 if is_better:
                     owner.meeting.give_way(now)
