@@ -53,6 +53,20 @@ def test_who_hears_that_group_no_more_begins_one() -> None:
     assert group.view("C") == "C"
 
 
+def test_who_is_heard_by_somebody_waits_for_what_that_one_says() -> None:
+    """The group answers with a cookie, and what follows is late: a busy machine, a lost frame."""
+    group = ViewGroup("AB").form("A")
+    group.is_lost = lambda source, dest, kinds: (
+        source == "B" and group.layer("B").meeting.is_answered(group.world.clock.now)
+    )
+    node = group.start("B")
+    group.run(node.config.membership.discovery_wait_s * 1e3 + 100)
+    assert group.layer("B").phase is Phase.LOOKING
+    group.is_lost = None
+    assert group.run_until(group.is_one, 3000)
+    assert group.view("B") == "AB"
+
+
 def test_after_a_loss_parts_wait_and_who_looks_does_not() -> None:
     meeting = Meeting()
     meeting.losses.lose(SECOND)

@@ -103,7 +103,9 @@ class Greetings:
         """It heard what I said, and wants to know whether I hear it."""
         if not self._owner.cookies.is_mine(frame.echo, source.address, now):
             self._owner.ignored += 1
-        elif self._is_due("cookie", source.address, now):
+            return
+        self._owner.meeting.hear_answer(now)
+        if self._is_due("cookie", source.address, now):
             out.datagram(source, self.answer(source, frame.cookie, now, is_asking=True))
 
     def _is_due(self, why: str, to: Address, now: int) -> bool:

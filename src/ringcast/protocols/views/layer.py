@@ -355,7 +355,8 @@ class GroupViews(Layer):
 
     def _decide(self, now: int, out: Effects) -> None:
         """Nobody has come by now."""
-        is_met = self.meeting.fresh(now) or self.meeting.has_group(now)
+        meeting = self.meeting
+        is_met = meeting.fresh(now) or meeting.has_group(now) or meeting.is_answered(now)
         if self.change.is_frozen or is_met:
             self._timers.arm(Timer.DECIDE, now + PATIENCE_NS)
         elif self.agreement.refusal is not None:

@@ -25,6 +25,7 @@ from ringcast.model import View
 from ringcast.protocols.intake import seconds
 from ringcast.protocols.views.backoff import BackOff
 from ringcast.protocols.views.election import rank
+from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Meeting:
         self.held: deque[int] = deque(maxlen=HELD_MAX)
         """For how long the last changes held senders up."""
         self._group_at = -FRESH_NS  # when somebody was heard who is in the group
+        self._answered_at = -FRESH_NS  # when somebody gave this member a cookie
         self._are_looking = False  # all who come into the view that this member makes
         self._pause_until = 0
         self._has_failed = False  # parts were asked and did not come in
@@ -115,6 +117,14 @@ class Meeting:
     def has_group(self, now: int) -> bool:
         """Whether there is a group to come into: then nobody needs to begin one."""
         return now - self._group_at < FRESH_NS
+
+    def hear_answer(self, now: int) -> None:
+        """Somebody hears this member, and has not said yet in which view it is."""
+        self._answered_at = now
+
+    def is_answered(self, now: int) -> bool:
+        """Whether that one is about to say so."""
+        return now - self._answered_at < PATIENCE_NS
 
     def fresh(self, now: int) -> dict[Member, Met]:
         """Parts that can be counted on; the others are forgotten."""
