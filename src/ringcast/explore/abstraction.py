@@ -114,7 +114,10 @@ LEFT_OUT: dict[type, LeftOut] = {
         "window receipts",
     ),
     UnicastReceiver: LeftOut(
-        "peer _ack_interval _expiry _linger", "acks_sent nack_sent", "used_at last_data"
+        "peer _ack_interval _ack_every _expiry _linger",
+        # The last three decide when 64 messages or 64 KiB have come: nobody explored sends those.
+        "acks_sent nack_sent _allowed _delivered_bytes _datagrams",
+        "used_at last_data",
     ),
     Tombstone: LeftOut(elsewhere="size"),
     Tail: LeftOut(
