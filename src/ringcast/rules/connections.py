@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import FIRST_CONN_ID
+from ringcast.rules.bounds import STRANGER_NS
 from ringcast.rules.replay import (
     CLOSING,
     NONE,
@@ -48,12 +49,8 @@ if TYPE_CHECKING:
     from ringcast.rules.replay import ConnKey, Entry, Side
     from ringcast.trace.rows import Row
 
-LEGAL = frozenset(
-    (
-        *("NONE>OPEN", "OPEN>OPEN", "OPEN>CLOSING", "OPEN>NONE"),
-        *("CLOSING>OPEN", "CLOSING>CLOSING", "CLOSING>NONE"),
-    )
-)
+LEGAL = {"NONE>OPEN", "OPEN>OPEN", "OPEN>CLOSING", "OPEN>NONE"}
+LEGAL |= {f"CLOSING>{state}" for state in (OPEN, CLOSING, NONE)}
 """To the same state: on the next connection. OPEN>NONE: the other side is known to be gone."""
 
 
@@ -152,18 +149,23 @@ def _is_replaced(view: Row, row: Row) -> bool:
 
 class WindowsOpenRight(Watch):
     """A receive window opens, or moves to another connection, only with the first message of a
-    stream newer than all before, or with the answer to the sync request asked; and at its place."""
+    stream newer than all before, which may have waited for a view with its sender, or with the
+    answer to the sync request asked; and at its place."""
 
     id = "S6"
     title = "a receive window opens only where its stream stands"
-    events = (*Entries.EVENTS, RX, SYNC, UNICAST_DELIVER)
+    events = (*Entries.EVENTS, RX, SYNC, UNICAST_DELIVER, VIEW)
 
     def begin(self) -> None:
         self.newest: dict[Side, ConnKey] = {}
+        self.began: dict[tuple[Side, ConnKey], int] = {}  # when its first message came
         self.asked: dict[tuple[str, int], tuple[int, int]] = {}
 
     def see(self, rows: list[Row]) -> None:
         awaited = dict(self.asked)
+        for row in arrived(rows, "udata"):
+            if row.seqno == 1:
+                self.began[side_of("R", row), conn_of(row)] = row.mono_ns
         for row in rows:
             if row.event == SYNC:
                 peer = peer_of(row)
@@ -195,8 +197,9 @@ class WindowsOpenRight(Watch):
             if conn_of(ok) == conn_of(row) and (ok.seqno, ok.epoch) == awaited
         ]
         if row.conn == FIRST_CONN_ID and conn_of(row) > newest:
-            begins = [data for data in arrived(mine, "udata") if data.seqno == 1]
-            offsets += [0 for data in begins if conn_of(data) == conn_of(row)]
+            patience = STRANGER_NS if any(each.event == VIEW for each in rows) else 0
+            since = self.began.get((side, conn_of(row)), -STRANGER_NS - 1)
+            offsets += [0] * (row.mono_ns - since <= patience)
         what = f"{row.member} opens {row.epoch}.{row.conn} of {row.peer}"
         came = arrived(mine, "udata", "sync_ok")
         if not offsets:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_builder import Script, keys
 
+from ringcast.protocols.strangers import STRANGER_NS
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
 from ringcast.protocols.views import backoff, change, meeting, taking
 from ringcast.rules import bounds
@@ -569,6 +570,7 @@ def test_bounds_cover_the_constants_of_the_change() -> None:
 
 def test_bounds_cover_how_long_a_receiver_asks() -> None:
     assert SYNC_TICKS_MAX == bounds.SYNC_TICKS_MAX
+    assert STRANGER_NS == bounds.STRANGER_NS
 
 
 # Rows of members that record for themselves
