@@ -64,15 +64,15 @@ class Plan(NamedTuple):
 
 
 PLANS = (
-    Plan("multicast", first=40),
-    Plan("multicast", "stability", first=30),
-    Plan("unicast", first=40),
-    Plan("group", first=30, kept=(266, 505, 1151, 1907, 1928)),
-    Plan("group", "stability", first=10),
-    Plan("group", partitions=True, first=20),
-    Plan("uniform", first=25, kept=(316, 335, 548)),
+    Plan("multicast", first=20),
+    Plan("multicast", "stability", first=15),
+    Plan("unicast", first=25),
+    Plan("group", first=15, kept=(266, 505, 1151, 1907, 1928)),
+    Plan("group", "stability", first=8),
+    Plan("group", partitions=True, first=10),
+    Plan("uniform", first=12, kept=(316, 335, 548)),
     Plan("uniform", "stability", first=5),
-    Plan("uniform", partitions=True, first=10),
+    Plan("uniform", partitions=True, first=5),
 )
 
 
