@@ -68,7 +68,7 @@ PLANS = (
     Plan("multicast", "stability", first=15),
     Plan("unicast", first=25),
     Plan("group", first=15, kept=(266, 505, 1151, 1907, 1928)),
-    Plan("group", "stability", first=8),
+    Plan("group", "stability", first=10),
     Plan("group", partitions=True, first=10),
     Plan("uniform", first=12, kept=(316, 335, 548)),
     Plan("uniform", "stability", first=5),

@@ -131,12 +131,19 @@ def test_votes_cost_less_the_more_members_send() -> None:
 class CountsStaleVotes(StabilityRounds):
     """Who has not heard the end of the last round may report in this one."""
 
-    def on_report(self, source: Member, report: StabilityReport, now: int, out: Effects) -> None:
+    def on_report(
+        self,
+        source: Member,
+        report: StabilityReport,
+        mine: tuple[int, ...],
+        now: int,
+        out: Effects,
+    ) -> None:
         if self.group.view is not None and report.view_id == self.group.view.id:
             report = StabilityReport(
                 report.view_id, self._number, report.allowance, report.delivered
             )
-        super().on_report(source, report, now, out)
+        super().on_report(source, report, mine, now, out)
 
 
 class LetsGoAtDelivery(ViewReceiver):

@@ -346,7 +346,9 @@ class ReliableMulticast(Layer):
             return
         match frame:
             case StabilityReport():
-                self.rounds.on_report(source, frame, now, out)
+                assert self.group.view is not None
+                mine = self._delivered_by_me(self.group.view)
+                self.rounds.on_report(source, frame, mine, now, out)
             case StabilityQuery():
                 self.rounds.on_wanted(source, frame, out)
             case Stable():

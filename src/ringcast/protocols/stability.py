@@ -169,7 +169,16 @@ class StabilityRounds:
             self._asked = wanted.number
             self.is_due |= self._number >= wanted.number > self._said_after
 
-    def on_report(self, source: Member, report: StabilityReport, now: int, out: Effects) -> None:
+    def on_report(
+        self,
+        source: Member,
+        report: StabilityReport,
+        mine: tuple[int, ...],
+        now: int,
+        out: Effects,
+    ) -> None:
+        """`mine`: how far this member is by now. If it has reported in this round, that counts: a
+        round that ends with what it said before would be followed by another for nothing."""
         view = self.group.view
         if view is None or report.view_id != view.id or view.coordinator != self._me:
             return
@@ -185,6 +194,9 @@ class StabilityRounds:
                 out.datagram(source, self._last)
                 out.datagram(source, StabilityQuery(view.id, self._number))
             return
+        if self._me in self._reported:
+            said = self._reports[self._me]
+            self._reports[self._me] = StabilityReport(view.id, said.number, said.allowance, mine)
         self._count(source, report, now, out)
 
     def on_stable(self, source: Member, stable: Stable) -> None:

@@ -64,6 +64,8 @@ class Rounds:
         self.machine.attach(GroupState(me), self.deadlines)
         self.out = Effects()
         self.now = 0
+        self.mine: tuple[int, ...] = ()
+        """How far this member is."""
         self.view = view(*members)
         self.machine.group.view = self.view
         self.machine.install_view()
@@ -75,6 +77,7 @@ class Rounds:
 
     def report(self, *delivered: int) -> None:
         assert self.machine.is_due
+        self.mine = delivered
         self.machine.report(delivered, ALLOWANCE, self.now, self.out)
         self.machine.rest_or_go_on(delivered, self.now)
 
@@ -82,7 +85,7 @@ class Rounds:
         self, source: Member, *delivered: int, number: int = 0, allowance: int = ALLOWANCE
     ) -> None:
         report = StabilityReport(self.view.id, number, allowance, delivered)
-        self.machine.on_report(source, report, self.now, self.out)
+        self.machine.on_report(source, report, self.mine, self.now, self.out)
 
     def hear_stable(self, number: int, *by_all: int, allowance: int = ALLOWANCE) -> None:
         marks = tuple(Mark(seqno, seqno, 0) for seqno in by_all)
@@ -322,9 +325,20 @@ def test_a_vote_that_is_not_for_this_round_of_this_view_is_nothing(
 ) -> None:
     r = Rounds(A, A, B)
     r.report(0, 0)
-    r.machine.on_report(source, report, r.now, r.out)
+    r.machine.on_report(source, report, r.mine, r.now, r.out)
     assert r.take_news() is None
     assert r.sent() == []
+
+
+def test_a_round_ends_with_what_the_coordinator_has_delivered_by_then() -> None:
+    """It reports early in the round, and what it delivers afterwards must not wait for the next."""
+    r = Rounds(A, A, B)
+    r.report(3, 3)
+    r.mine = (7, 7)
+    r.hear_vote(B, 7, 7)
+    stable = r.take_news()
+    assert stable is not None
+    assert [mark.by_all for mark in stable.marks] == [7, 7]
 
 
 def test_only_the_coordinator_counts_votes() -> None:
@@ -341,7 +355,7 @@ def test_a_round_does_not_reach_across_a_view() -> None:
     r.report(5, 5, 5)
     late = StabilityReport(r.view.id, 0, ALLOWANCE, (5, 5, 5))
     r.enter(A, B, D, counter=2)
-    r.machine.on_report(C, late, r.now, r.out)
+    r.machine.on_report(C, late, r.mine, r.now, r.out)
     assert r.take_news() is None
     r.report(6, 6, 0)
     r.hear_vote(B, 6, 6, 0)
