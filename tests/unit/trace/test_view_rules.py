@@ -14,6 +14,7 @@ from ringcast.protocols.strangers import STRANGER_NS
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
 from ringcast.protocols.views import backoff, change, meeting, taking
 from ringcast.rules import bounds
+from ringcast.rules.evidence import Frozen
 from ringcast.rules.membership import LEAVE
 from ringcast.rules.table import MEMBERSHIP, VIEWS
 from ringcast.rules.table import verdicts as judge_all
@@ -21,19 +22,20 @@ from ringcast.rules.views import uniform_in_all
 from ringcast.trace.rows import (
     CRASH,
     DELIVER,
+    FREEZE,
     PHASE,
     SHOWN,
     START,
     STOP,
     TX,
     Facts,
+    Row,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringcast.rules.table import Rule, Verdict
-    from ringcast.trace.rows import Row
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -559,6 +561,17 @@ def test_nothing_is_judged_of_freezes_under_faults() -> None:
     swap(story, heal, mono_ns=story.now + MS)
     story.rows.insert(0, heal._replace(kind="safety", mono_ns=0))
     assert "V-L5" not in violated(story)
+
+
+def test_who_a_member_waits_for_is_who_was_asked_last_and_since() -> None:
+    """The proposer may have died before the faults ended: the member still waits for it then."""
+    promised = [
+        Row(FREEZE, "a", 1, at, mono_ns=at, members=(f"{who}#1",)) for at, who in enumerate("bcde")
+    ]
+    frozen = Frozen(tuple(promised), None, None)
+    assert frozen.asked(2) == {"c#1", "d#1", "e#1"}
+    assert frozen.asked(9) == {"e#1"}
+    assert frozen.asked(0) == {"b#1", "c#1", "d#1", "e#1"}
 
 
 def test_bounds_cover_the_constants_of_the_change() -> None:
