@@ -355,14 +355,15 @@ class GroupViews(Layer):
 
     def _decide(self, now: int, out: Effects) -> None:
         """Nobody has come by now."""
-        meeting = self.meeting
-        is_met = meeting.fresh(now) or meeting.has_group(now) or meeting.is_answered(now)
+        is_met = self.meeting.fresh(now) or self.meeting.has_group(now)
         if self.change.is_frozen or is_met:
             self._timers.arm(Timer.DECIDE, now + PATIENCE_NS)
         elif self.agreement.refusal is not None:
             self._go(self.agreement.refusal, out)
         elif self.agreement.has_rival:
             self.agreement.has_rival = False  # if it is there, it says so again
+            self._timers.arm(Timer.DECIDE, now + PATIENCE_NS)
+        elif self.meeting.is_answered(now):
             self._timers.arm(Timer.DECIDE, now + PATIENCE_NS)
         elif self.must_exist:
             self._go(f"nobody answered at {len(self.discovery.candidates)} addresses", out)
