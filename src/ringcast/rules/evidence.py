@@ -204,10 +204,10 @@ class Frozen(NamedTuple):
         return self.promised[-1]
 
     def asked(self, since_ns: int) -> set[str]:
-        """The members of the proposal that it has promised by then, and of those since."""
-        later = [row for row in self.promised if row.mono_ns >= since_ns]
-        by_then = [row for row in self.promised if row.mono_ns < since_ns][-1:]
-        return {key for row in (*by_then, *later) for key in row.members}
+        """Whose proposal it has promised by then, and the members of those since."""
+        later = {key for row in self.promised if row.mono_ns >= since_ns for key in row.members}
+        by_then = [row.view_creator for row in self.promised if row.mono_ns < since_ns]
+        return later.union(by_then[-1:])
 
 
 class Freezes:

@@ -563,15 +563,16 @@ def test_nothing_is_judged_of_freezes_under_faults() -> None:
     assert "V-L5" not in violated(story)
 
 
-def test_who_a_member_waits_for_is_who_was_asked_last_and_since() -> None:
+def test_a_member_waits_for_its_proposer_and_for_who_is_asked_since() -> None:
     """The proposer may have died before the faults ended: the member still waits for it then."""
     promised = [
-        Row(FREEZE, "a", 1, at, mono_ns=at, members=(f"{who}#1",)) for at, who in enumerate("bcde")
+        Row(FREEZE, "a", 1, at, mono_ns=at, view_creator=f"{who}#1", members=(f"{who}#1", "x#1"))
+        for at, who in enumerate("bcde")
     ]
     frozen = Frozen(tuple(promised), None, None)
-    assert frozen.asked(2) == {"c#1", "d#1", "e#1"}
+    assert frozen.asked(2) == {"c#1", "d#1", "e#1", "x#1"}
     assert frozen.asked(9) == {"e#1"}
-    assert frozen.asked(0) == {"b#1", "c#1", "d#1", "e#1"}
+    assert frozen.asked(0) == {"b#1", "c#1", "d#1", "e#1", "x#1"}
 
 
 def test_bounds_cover_the_constants_of_the_change() -> None:
