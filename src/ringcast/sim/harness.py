@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CHECKED_INPUTS = 4
-"""Invariants are checked after every so many inputs of a member: to check takes as long as an
-input, and what is broken stays so. The explorer checks after each."""
-
 
 class NodeFailure(Exception):
     """A node raised what it must not, or broke an invariant (G7). The run ends here."""
@@ -75,7 +71,6 @@ class Harness:
         self._sink = RunSink(recorder, node.me)
         self._buffer = bytearray(DATAGRAM_BYTES_MAX)
         self._last_word = ""
-        self._inputs = 0
         self._outgoing: list[tuple[Address | None, Packet]] = []  # from before the last view
         self._arriving: deque[Packet] = deque()
         self._observer = node.observer = _Observer(
@@ -221,11 +216,6 @@ class Harness:
 
     def check_invariants(self) -> None:
         """To be called after every input."""
-        self._inputs += 1
-        if self._inputs % CHECKED_INPUTS == 0:
-            self._check_invariants()
-
-    def _check_invariants(self) -> None:
         try:
             self.node.check_invariants()
         except AssertionError as error:
@@ -239,7 +229,6 @@ class Harness:
 
     def end(self) -> None:
         """The run is over, and the member lives."""
-        self._check_invariants()
         if self._observer.transfers is not None:
             self._observer.transfers.end(self._recorder.now)
 
