@@ -77,6 +77,7 @@ def test_a_cell_of_the_matrix_over_multicast() -> None:
     assert [aim["aim"] for aim in aims] == ["cells that collapsed, lost messages or did not end"]
 
 
+@pytest.mark.proof
 def test_cells_are_printed_with_aims_and_progress() -> None:
     part = ["--transport", "udp", "--members", "3", "--senders", "1", "--size", "1000"]
     screen, told = run("multicast", "--matrix", *part, *SHORT)
@@ -97,6 +98,7 @@ def test_the_whole_matrix_ends_and_loses_nothing() -> None:
     }
 
 
+@pytest.mark.proof
 def test_messages_of_no_bytes_and_of_many_over_tcp() -> None:
     cells = ["--members", "2", "--size", "0", "--size", "1000000", "--transport", "tcp"]
     empty, large = json.loads(run("multicast", *cells, *SHORT, "--json", "-")[0])
@@ -105,6 +107,7 @@ def test_messages_of_no_bytes_and_of_many_over_tcp() -> None:
     assert large["ceiling_ratio"] > 0
 
 
+@pytest.mark.proof
 def test_a_cell_that_does_not_end_is_named_and_the_next_one_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -149,7 +152,8 @@ def test_unicast(transports: list[str]) -> None:
     assert [aim["aim"] for aim in aims] == ["1 → 1, 1000 B: messages/s, 1 × 880,000"]
 
 
-@pytest.mark.parametrize("transports", FEW)
+@pytest.mark.proof
+@pytest.mark.parametrize("transports", [[*TRANSPORTS]])
 def test_round_trips(transports: list[str]) -> None:
     rows, aims = report("rtt", *each(transports), "--count", "100", "--runs", "1", "--json")
     assert [(row["transport"], row["spin_ms"]) for row in rows] == [

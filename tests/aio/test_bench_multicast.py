@@ -24,6 +24,7 @@ def bench(*options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.proof
 def test_votes_are_measured_beside_acks() -> None:
     report = bench("--purge", "stability", "--no-retain")
     assert report["purge"] == "stability"
@@ -35,6 +36,7 @@ def test_votes_are_measured_beside_acks() -> None:
     assert report["plain_reports_per_1000"] > 0
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("how", [["--purge", "stability"], ["--guarantee", "uniform"], []])
 def test_a_small_receive_buffer_is_measured_beside_the_usual_one(how: list[str]) -> None:
     report = bench("--receive-buffer", "212992", *how)
@@ -59,6 +61,7 @@ def test_members_ask_for_the_buffer_that_they_are_told_to() -> None:
             assert stats["transport"]["receive_buffer"] == 100_000
 
 
+@pytest.mark.proof
 def test_acks_are_measured_alone() -> None:
     report = bench()
     assert report["purge"] == "acks"

@@ -216,9 +216,16 @@ def _members_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
 
 
-@pytest.mark.parametrize("transport", ["udp", "tcp"])
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(1, 25))]
+    ("transport", "seed"),
+    [
+        ("udp", 0),
+        *(
+            pytest.param(transport, seed, marks=pytest.mark.proof)
+            for transport in ("udp", "tcp")
+            for seed in range(1, 26)
+        ),
+    ],
 )
 @in_own_network
 def test_nothing_that_happens_in_the_middle_of_a_change_breaks_a_promise(

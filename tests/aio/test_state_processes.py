@@ -54,7 +54,7 @@ def test_two_joiners_get_their_state_though_the_provider_is_killed() -> None:
         assert known["m4"]["m0"] in survivors
 
 
-@pytest.mark.parametrize("kill", [0.0, 0.5])
+@pytest.mark.parametrize("kill", [pytest.param(0.0, marks=pytest.mark.proof), 0.5])
 def test_the_bench_says_how_it_went(kill: float) -> None:
     (report,) = bench_state(size=SIZE, kill=kill, rate=500)
     assert report["providers"] == 1 + (kill > 0)

@@ -38,7 +38,7 @@ class Plan(NamedTuple):
     protocol: str
     purge: str = "acks"
     partitions: bool = False
-    first: int = 15
+    first: int = 0
     """So many run on every commit."""
     kept: tuple[int, ...] = ()
     """Others that have found something."""
@@ -64,15 +64,15 @@ class Plan(NamedTuple):
 
 
 PLANS = (
-    Plan("multicast", first=20),
-    Plan("multicast", "stability", first=15),
-    Plan("unicast", first=25),
-    Plan("group", first=15, kept=(266, 505, 1151, 1907, 1928)),
-    Plan("group", "stability", first=10),
-    Plan("group", partitions=True, first=10),
-    Plan("uniform", first=12, kept=(316, 335, 548)),
-    Plan("uniform", "stability", first=5),
-    Plan("uniform", partitions=True, first=5),
+    Plan("multicast", first=10),
+    Plan("multicast", "stability", first=8),
+    Plan("unicast", first=12),
+    Plan("group", first=8, kept=(266, 505, 1151, 1907, 1928)),
+    Plan("group", "stability", first=6),
+    Plan("group", partitions=True, first=6),
+    Plan("uniform", first=6, kept=(316, 335, 548)),
+    Plan("uniform", "stability", first=4),
+    Plan("uniform", partitions=True, first=4),
 )
 
 

@@ -35,7 +35,7 @@ def check_growth(found: list[Cost]) -> None:
 
 
 def test_a_change_costs_in_proportion_to_the_group() -> None:
-    check_growth(costs(10, 40, 120))
+    check_growth(costs(10, 30, 60))
 
 
 @pytest.mark.proof

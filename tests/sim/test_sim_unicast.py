@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
@@ -12,7 +14,7 @@ from ringcast.trace import rows as trace
 if TYPE_CHECKING:
     from ringcast.trace.rows import Row
 
-SEEDS = 40
+SEEDS = 100
 
 
 def happenings(rows: list[Row]) -> set[str]:
@@ -37,6 +39,7 @@ def happenings(rows: list[Row]) -> set[str]:
     return found
 
 
+@pytest.mark.proof
 def test_the_runs_drop_close_and_reopen() -> None:
     seen: Counter[str] = Counter()
     for seed in range(SEEDS):

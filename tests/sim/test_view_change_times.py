@@ -223,7 +223,7 @@ class Late:
         return [flight]
 
 
-@pytest.mark.parametrize("most_ms", [0.0, 30.0])
+@pytest.mark.parametrize("most_ms", [0.0, pytest.param(30.0, marks=pytest.mark.proof)])
 def test_a_cold_start_of_a_hundred_takes_four_changes_at_most(most_ms: float) -> None:
     crowd = Crowd(
         100, multicast=MulticastConfig(capacity=16, datagram_bytes=1400, window_bytes=65_536)

@@ -66,10 +66,10 @@ def assert_says(row: Row, summary: Summary) -> None:
 
 
 def test_every_row_is_what_a_plain_run_says(spark: SparkSession) -> None:
-    fleet = Fleet(seeds=range(10), points=SMALL)
+    fleet = Fleet(seeds=range(4), points=SMALL)
     rows = fleet_rows(spark, fleet, 4).persist()
     found = {(row.seed, row.point): row for row in rows.collect()}
-    assert len(found) == fleet.runs == 20
+    assert len(found) == fleet.runs == 8
     tally = Tally()
     for seed in fleet.seeds:
         for point, words in zip(SMALL, ("messages=3 loss=0", "messages=3 loss=0.05"), strict=True):
@@ -87,7 +87,7 @@ def test_every_row_is_what_a_plain_run_says(spark: SparkSession) -> None:
     assert list(summed.tally.judged) == list(tally.judged)
     assert summed.tally.matrix == tally.matrix
     assert summed.tally.deliveries == tally.deliveries
-    assert sum(point.runs for point in summed.points) == 20
+    assert sum(point.runs for point in summed.points) == 8
     assert not summed.clusters
 
 

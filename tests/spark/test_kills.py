@@ -82,6 +82,7 @@ def run_cluster(directory: Path, seed: int, kills: int) -> set[str]:
     return killed
 
 
+@pytest.mark.proof
 def test_a_member_that_was_stopped_leaves_one_whole_trace(
     spark: SparkSession, tmp_path: Path
 ) -> None:

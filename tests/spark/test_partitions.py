@@ -220,6 +220,7 @@ def test_a_group_in_three_parts_on_bad_links_becomes_one_again(
     check_audit(spark, members.traces)
 
 
+@pytest.mark.proof
 def test_a_cut_shorter_than_suspicion_changes_no_view_and_loses_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:

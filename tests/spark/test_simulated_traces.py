@@ -53,7 +53,7 @@ def check_clean(spark: SparkSession, directory: Path, seeds: range) -> None:
 
 
 def test_clean_seeds_raise_no_alarm(spark: SparkSession, tmp_path: Path) -> None:
-    check_clean(spark, tmp_path, range(4))
+    check_clean(spark, tmp_path, range(2))
 
 
 @pytest.mark.proof

@@ -33,9 +33,8 @@ DEADLINE_S = 120.0
 TRANSPORTS = ["udp", "multicast", "tcp"]
 
 
-@pytest.mark.parametrize(
-    "transport", [*(pytest.param(name, marks=pytest.mark.proof) for name in TRANSPORTS[:2]), "tcp"]
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_faults_cost_nothing_that_was_promised(
     spark: SparkSession, tmp_path: Path, transport: str
 ) -> None:

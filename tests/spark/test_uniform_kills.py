@@ -35,6 +35,7 @@ ENDS_S = 120.0
 """By far."""
 
 
+@pytest.mark.proof
 def test_survivors_deliver_the_same_of_killed_senders(spark: SparkSession, tmp_path: Path) -> None:
     """And with frames and windows: acks, repairs and purges are right on that stream, too."""
     check_kills(spark, tmp_path, seed=1, level="full")

@@ -40,14 +40,12 @@ SHORTER = {
     "drop": {Fault.DROP: 1},
     "operator": {Fault.SYNC: 1},
 }
-LONG = {"stale", "give up", "drop two ways"}
+LONG = {"stale", "give up", "drop two ways", "restart"}
 SMALL = [
     replace(
         scenario,
         faults=SHORTER.get(scenario.name, scenario.faults),
-        messages=1
-        if scenario in SYNC.values() or scenario.name == "restart"
-        else scenario.messages,
+        messages=1 if scenario in SYNC.values() else scenario.messages,
         capacity=1,
     )
     for scenario in ALL
