@@ -236,7 +236,7 @@ async def _state(place: dict[str, Any], commands: Commands) -> None:
     started = time.monotonic_ns()
     async with _join(
         place,
-        config=MulticastConfig(**place["config"]),
+        multicast=MulticastConfig(**place["config"]),
         membership=MembershipConfig(**place["membership"]),
         give_state=book.give,
         take_state=book.take,

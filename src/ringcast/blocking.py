@@ -22,31 +22,32 @@ from ringcast.aio.ending import note_losses
 from ringcast.aio.engine import Engine, Latch, failed
 from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S, Outgoing
 from ringcast.aio.joining import join as join_on_loop
+from ringcast.aio.payloads import as_messages
 from ringcast.aio.read_queue import ReadQueue
 from ringcast.aio.receipt_threads import Receipt, check_timeout
 from ringcast.aio.requests import Request
 from ringcast.aio.send_queue import LOOK_S, SendQueue
 from ringcast.aio.state_threads import giving, taking
 from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
-from ringcast.config import GroupConfig
 from ringcast.errors import GroupClosed, TimedOut
 from ringcast.events import Closed, Delivered
 from ringcast.protocols.views.layer import GOODBYE_SHARE
 from ringcast.window.fragmenter import check_payloads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from pathlib import Path
     from typing import Literal, Unpack
 
+    from ringcast import config
     from ringcast.aio import group as aio
     from ringcast.aio import receipts
     from ringcast.aio.asking import Replies
     from ringcast.aio.read_queue import Guarantee, Message, Notice
     from ringcast.aio.sources import Source
     from ringcast.aio.state_threads import GiveState, TakeState
-    from ringcast.config import MembershipConfig, MulticastConfig, TransportName, UnicastConfig
     from ringcast.model import Member, View
+    from ringcast.wire.codec import Buffer
 
 T = TypeVar("T")
 
@@ -67,21 +68,22 @@ class JoinOptions(TypedDict, total=False):
     must_exist: bool | None
     min_members: int | None
     when_few: Literal["raise", "wait"]
-    transport: TransportName | None
+    transport: config.TransportName | None
     key: bytes | str | Path | None
     insecure: bool | None
     receive: bool
     receive_own: bool
     record: Path | str | None
-    record_level: str
+    record_level: str | None
     record_payloads: bool
-    record_interval_s: float
+    record_interval_s: float | None
     run_id: str
     metrics: str | None
     spin_s: float | None
-    config: MulticastConfig | None
-    unicast: UnicastConfig | None
-    membership: MembershipConfig | None
+    config: config.GroupConfig | None
+    multicast: config.MulticastConfig | None
+    unicast: config.UnicastConfig | None
+    membership: config.MembershipConfig | None
     join_timeout_s: float
     signals: bool
     lose: Callable[[], bool] | None
@@ -140,7 +142,7 @@ class Group:
     @overload
     def send(
         self,
-        payload: bytes,
+        payload: Buffer,
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
@@ -151,7 +153,7 @@ class Group:
     @overload
     def send(
         self,
-        payload: bytes,
+        payload: Buffer,
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
@@ -161,7 +163,7 @@ class Group:
 
     def send(
         self,
-        payload: bytes,
+        payload: Buffer,
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
@@ -179,7 +181,7 @@ class Group:
 
     def send_many(
         self,
-        payloads: Sequence[bytes],
+        payloads: Iterable[Buffer],
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
@@ -193,7 +195,7 @@ class Group:
 
     def _send(
         self,
-        payloads: Sequence[bytes],
+        payloads: Iterable[Buffer],
         to: Member | None,
         guarantee: Guarantee,
         timeout: float | None,
@@ -205,25 +207,25 @@ class Group:
         stream = group._check_target(to, guarantee)
         self._check_open()
         node = group._driver.node
-        payloads = list(payloads)  # the caller may change its own
-        check_payloads(payloads, node.config.multicast.max_message_bytes)
-        if not payloads:
+        found = list(as_messages(payloads))  # the caller may change its own
+        check_payloads(found, node.config.multicast.max_message_bytes)
+        if not found:
             return None
         if to is None:
             few = None if group._waits_for_members else node.too_few(time.monotonic_ns())
             if few is not None:
                 raise few
-            return self._queues[guarantee].send(payloads, timeout, wants_receipt=wants_receipt)
-        outgoing = Outgoing(payloads, wants_receipt=wants_receipt)
+            return self._queues[guarantee].send(found, timeout, wants_receipt=wants_receipt)
+        outgoing = Outgoing(found, wants_receipt=wants_receipt)
         try:
             self._engine.call(partial(group._send, outgoing, stream, to), timeout)
         except TimedOut:
-            what = f"{outgoing.sent} of {len(payloads)} messages to {to} were sent within"
+            what = f"{outgoing.sent} of {len(found)} messages to {to} were sent within"
             raise TimedOut(f"{what} {timeout:g} s", outgoing.sent) from None
         return outgoing.receipt
 
     def try_send(
-        self, payload: bytes, *, to: Member | None = None, guarantee: Guarantee = "fifo"
+        self, payload: Buffer, *, to: Member | None = None, guarantee: Guarantee = "fifo"
     ) -> bool:
         """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised, and
         so is Undeliverable."""
@@ -236,13 +238,12 @@ class Group:
         return self._do(attempt)
 
     def request(
-        self, member: Member, payload: bytes, *, timeout: float = REQUEST_TIMEOUT_S
+        self, member: Member, payload: Buffer, *, timeout: float = REQUEST_TIMEOUT_S
     ) -> bytes:
         """Ask one member, and return what its application replies; RequestFailed or TimedOut."""
-        asking = partial(self._group.request, member, payload, timeout=timeout)
-        return self._engine.call(asking)
+        return self._engine.call(partial(self._group.request, member, payload, timeout=timeout))
 
-    def request_all(self, payload: bytes, *, timeout: float = REQUEST_TIMEOUT_S) -> Replies:
+    def request_all(self, payload: Buffer, *, timeout: float = REQUEST_TIMEOUT_S) -> Replies:
         """Ask all other members of the view at once: `replies` by member, and who `failed`."""
         return self._engine.call(partial(self._group.request_all, payload, timeout=timeout))
 
@@ -466,7 +467,7 @@ class Group:
 
 @contextmanager
 def join(
-    group: str | GroupConfig,
+    group: str = "",
     *,
     give_state: GiveState | None = None,
     take_state: TakeState | None = None,
@@ -479,8 +480,7 @@ def join(
     this member leaves in good order, also by an exception or Ctrl-C; a second Ctrl-C ends that. In
     the main thread SIGTERM raises SystemExit, with status 143, if nobody else handles it.
     """
-    name = group.group if isinstance(group, GroupConfig) else group
-    engine = Engine(f"ringcast {name}")
+    engine = Engine(f"ringcast {group or getattr(options.get('config'), 'group', '')}")
     entered = Latch()
     handles: list[Group] = []
     joining = partial(

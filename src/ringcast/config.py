@@ -345,6 +345,9 @@ class MembershipConfig:
         check_whole("join_buffer_bytes", self.join_buffer_bytes, 0, 1 << 40)
 
 
+PARTS = {"multicast": MulticastConfig, "unicast": UnicastConfig, "membership": MembershipConfig}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupConfig:
     """One member of one group: who it is, where it is found, and how it works."""
@@ -403,7 +406,7 @@ class GroupConfig:
         check_name("name", self.name, empty_allowed=True)
         check_address("listen", self.listen)
         if not isinstance(self.members, list | tuple):
-            raise ConfigError("members", self.members, "a list of addresses")
+            raise ConfigError("members", self.members, "a list of addresses: ['127.0.0.1:7800']")
         for address in self.members:
             check_address("members", address)
         if self.transport not in get_args(TransportName):
@@ -417,4 +420,7 @@ class GroupConfig:
             check_address("metrics", self.metrics)
         check_seconds("spin_s", self.spin_s, 0.0, SPIN_S_MAX)
         check_flag("insecure", self.insecure)
+        for part, kind in PARTS.items():
+            if not isinstance(getattr(self, part), kind):
+                raise ConfigError(part, getattr(self, part), f"a {kind.__name__}")
         check_whole("receive_buffer_bytes", self.receive_buffer_bytes, RECEIVE_BUFFER_MIN, 1 << 30)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from contextvars import Context
 
     from ringcast.aio.group import Group
-    from ringcast.config import GroupConfig
 
 T = TypeVar("T")
 App: TypeAlias = "Callable[[Group], Coroutine[Any, Any, T]]"
@@ -125,7 +124,7 @@ class Process:
         await asyncio.wait([self._main])
         self._host.stop(silently=False)
 
-    async def _join(self, group: str | GroupConfig, options: dict[str, Any]) -> None:
+    async def _join(self, group: str, options: dict[str, Any]) -> None:
         self._options = options
         joined: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
 
@@ -164,7 +163,7 @@ class Process:
 class Cluster:
     """Processes on one virtual network and one virtual clock. Made by `cluster`."""
 
-    def __init__(self, loop: VirtualLoop, network: Internet, group: str | GroupConfig) -> None:
+    def __init__(self, loop: VirtualLoop, network: Internet, group: str) -> None:
         self.members: list[Process] = []
         """All that ever were, in the order they came, those that are gone too."""
         self._loop = loop
@@ -308,7 +307,7 @@ def cluster(
     loss: float = 0.0,
     duplicates: float = 0.0,
     delay_s: float = 0.001,
-    group: str | GroupConfig = "test",
+    group: str = "test",
     **options: Any,
 ) -> Iterator[Cluster]:
     """So many members of a group, `m0`, `m1` and so on, in virtual time.

@@ -24,7 +24,7 @@ def options(place: str, name: str, leave_timeout_s: float) -> dict:
         "name": name,
         "discovery": ListSource([ringcast.Address.parse(place)]),
         "membership": replace(PATIENT, leave_timeout_s=leave_timeout_s),
-        "config": MulticastConfig(datagram_bytes=8000),
+        "multicast": MulticastConfig(datagram_bytes=8000),
         "receive": False,
     }
 

@@ -114,7 +114,7 @@ def fill(group: blocking.Group) -> int:
 
 
 def test_a_full_ring_holds_senders_back_and_those_who_give_up_leave_no_hole() -> None:
-    with threads(8) as pool, members(2, config=MulticastConfig(capacity=8)) as (a, b):
+    with threads(8) as pool, members(2, multicast=MulticastConfig(capacity=8)) as (a, b):
         sent = fill(a)
         assert RING_CAPACITY <= sent <= RING_CAPACITY + 8
         assert any("limited by" in reason for reason in a.explain())
@@ -141,7 +141,7 @@ def test_a_full_ring_holds_senders_back_and_those_who_give_up_leave_no_hole() ->
 
 
 def test_who_gives_up_in_the_middle_of_many_is_told_how_many_were_sent() -> None:
-    with threads(2) as pool, members(2, config=MulticastConfig(capacity=8)) as (a, b):
+    with threads(2) as pool, members(2, multicast=MulticastConfig(capacity=8)) as (a, b):
         payloads = [payload.ljust(100) for payload in numbered("A", 100)]
         with pytest.raises(TimedOut, match=r"8 of 100 messages were sent within 0.05 s") as caught:
             a.send_many(payloads, timeout=0.05)
@@ -153,7 +153,7 @@ def test_who_gives_up_in_the_middle_of_many_is_told_how_many_were_sent() -> None
 
 
 def test_who_gives_up_behind_another_sends_nothing() -> None:
-    with threads(3) as pool, members(2, config=MulticastConfig(capacity=8)) as (a, b):
+    with threads(3) as pool, members(2, multicast=MulticastConfig(capacity=8)) as (a, b):
         first = pool.submit(a.send_many, [payload.ljust(100) for payload in numbered("A", 100)])
         until(lambda: any("limited by" in reason for reason in a.explain()))
         with pytest.raises(TimedOut) as caught:
@@ -182,7 +182,7 @@ def test_a_member_that_does_not_read_blocks_only_what_is_sent_to_it() -> None:
 
 
 def test_flush_waits_for_what_is_in_the_ring_too() -> None:
-    with threads(3) as pool, members(2, config=MulticastConfig(capacity=8)) as (a, b):
+    with threads(3) as pool, members(2, multicast=MulticastConfig(capacity=8)) as (a, b):
         for payload in numbered("A", 500):
             a.send(payload)
         flushing = pool.submit(a.flush)
@@ -198,7 +198,7 @@ def test_flush_waits_for_what_is_in_the_ring_too() -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda g: g.send("text"), "messages are bytes, not str"),
+        (lambda g: g.send("text"), "not str: encode it first"),
         (lambda g: g.send(b"x", guarantee="maybe"), "guarantee is 'fifo' or 'uniform'"),
         (lambda g: g.try_send(b"x", guarantee="maybe"), "guarantee is 'fifo' or 'uniform'"),
         (lambda g: g.send(b"x", to="B"), "a member is meant, not 'B'"),
@@ -207,14 +207,14 @@ def test_flush_waits_for_what_is_in_the_ring_too() -> None:
         (lambda g: g.send(b"x", timeout=-1.0), "timeout = -1.0: must be from 0"),
         (lambda g: g.flush(timeout="soon"), "timeout = 'soon'"),
         (lambda g: g.stabilize(), "acknowledges"),
-        (lambda g: g.request(g.me, "text"), "requests and answers are bytes"),
+        (lambda g: g.request(g.me, "text"), "not str: encode it first"),
         (lambda g: g.wait_for_view(lambda _: g.explain()), "cannot wait for itself"),
         (lambda g: g.wait_for_view(lambda _: g.send(b"x")), "cannot wait for itself"),
         (lambda g: g.wait_for_view(lambda _: g.leave()), "cannot wait for itself"),
     ],
 )
 def test_mistakes_are_raised_where_they_are_made(call: Any, error: str) -> None:
-    with members(1, config=MulticastConfig(max_message_bytes=1000)) as (a,):
+    with members(1, multicast=MulticastConfig(max_message_bytes=1000)) as (a,):
         with pytest.raises(UsageError, match=error):
             call(a)
         a.send(b"fine")
@@ -259,7 +259,7 @@ def test_a_group_that_is_too_small() -> None:
 
 def test_what_was_taken_when_there_were_enough_is_sent_when_there_are() -> None:
     config = MulticastConfig(capacity=8)
-    with threads(2) as pool, members(2, config=config, min_members=2) as (a, b):
+    with threads(2) as pool, members(2, multicast=config, min_members=2) as (a, b):
         for payload in numbered("A", 50):
             a.send(payload)
         large = pool.submit(a.send_many, [payload.ljust(100) for payload in numbered("L", 60)])
@@ -408,7 +408,7 @@ def test_what_there_is_to_see() -> None:
 
 
 def test_a_group_that_votes() -> None:
-    with members(1, config=MulticastConfig(stability=StabilityConfig())) as (a,):
+    with members(1, multicast=MulticastConfig(stability=StabilityConfig())) as (a,):
         a.send(b"x")
         read(a, 1)
         a.stabilize()
@@ -453,7 +453,7 @@ def test_the_state_is_given_and_taken_by_threads() -> None:
 
 def test_leaving_sends_what_is_in_the_ring_and_wakes_those_who_wait() -> None:
     config = MulticastConfig(capacity=8)
-    with threads(12) as pool, members(2, config=config) as (a, b):
+    with threads(12) as pool, members(2, multicast=config) as (a, b):
         sent = fill(a)
         waiting = [pool.submit(a.send, b"no") for _ in range(3)]
         waiting += [pool.submit(a.send_many, LARGE) for _ in range(3)]
@@ -495,7 +495,7 @@ def test_what_could_not_be_sent_in_time_is_said(caplog: pytest.LogCaptureFixture
     config = MulticastConfig(capacity=8)
     membership = replace(PATIENT, leave_timeout_s=0.05)
     with caplog.at_level(logging.WARNING, "ringcast"):
-        with threads(1) as pool, members(2, config=config, membership=membership) as (a, _):
+        with threads(1) as pool, members(2, multicast=config, membership=membership) as (a, _):
             sent = fill(a)
             large = pool.submit(a.send_many, LARGE)
             a.leave()
@@ -509,8 +509,8 @@ def test_what_could_not_be_sent_in_time_is_said(caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize("guarantee", ["fifo", "uniform"])
 def test_all_that_was_accepted_and_dropped_is_counted(guarantee: Guarantee) -> None:
     config = MulticastConfig(capacity=8)
-    membership = replace(PATIENT, leave_timeout_s=0.05)
-    with members(2, config=config, membership=membership) as (a, _):
+    membership = replace(PATIENT, leave_timeout_s=0.5)
+    with members(2, multicast=config, membership=membership) as (a, _):
         sent = 0
         with suppress(TimedOut):
             while True:
@@ -540,7 +540,7 @@ def test_what_the_loop_has_not_seen_yet_is_counted_too() -> None:
 
 def test_leaving_is_bounded_from_the_ring_to_the_goodbye() -> None:
     membership = replace(PATIENT, leave_timeout_s=2.0)
-    with members(2, config=MulticastConfig(capacity=8), membership=membership) as (a, b):
+    with members(2, multicast=MulticastConfig(capacity=8), membership=membership) as (a, b):
         fill(a)
         began = time.monotonic()
         a.leave()
@@ -651,7 +651,7 @@ address, doing = ringcast.Address.parse(sys.argv[1]), sys.argv[2]
 with blocking.join(
     "test",
     discovery=ListSource([address]),
-    config=MulticastConfig(capacity=8),
+    multicast=MulticastConfig(capacity=8),
     receive=doing == "read",
 ) as group:
     if doing == "send":
@@ -675,7 +675,7 @@ with blocking.join(
 @pytest.mark.parametrize("doing", ["send", "read", "caught"])
 def test_an_interrupt_leaves_cleanly(doing: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    with threads(1) as pool, members(1, config=MulticastConfig(capacity=8)) as (a,):
+    with threads(1) as pool, members(1, multicast=MulticastConfig(capacity=8)) as (a,):
         command = [sys.executable, tmp_path / "program.py", str(a.me.address), doing]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:

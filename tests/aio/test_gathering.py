@@ -112,7 +112,7 @@ def test_a_full_window_holds_single_sends_back(config: dict[str, int]) -> None:
         assert got == payloads
         assert [payload for _, payload in await reading] == payloads
 
-    with_members(2, config=MulticastConfig(**({"datagram_bytes": 4096} | config)))(exchange)
+    with_members(2, multicast=MulticastConfig(**({"datagram_bytes": 4096} | config)))(exchange)
 
 
 def test_what_send_returned_for_is_sent_though_the_member_leaves_in_that_turn() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from loopback_groups import FIRST, PATIENT, exclude, numbered, read, vanish, waits, with_members
@@ -52,7 +52,7 @@ def test_a_fifth_of_all_datagrams_is_lost_and_nothing_is() -> None:
                 assert [p for sender, p in got if sender == name] == numbered(name, 300)
 
     config = MulticastConfig(datagram_bytes=600, xmit_interval_s=0.05)
-    with_members(3, config=config, lose=lambda: generator.random() < 0.2)(exchange)
+    with_members(3, multicast=config, lose=lambda: generator.random() < 0.2)(exchange)
 
 
 def test_a_large_message_travels_in_pieces() -> None:
@@ -62,7 +62,7 @@ def test_a_large_message_travels_in_pieces() -> None:
         _, *got = await asyncio.gather(a.send(payload), read(a, 1), read(b, 1))
         assert got == [[("A", payload)], [("A", payload)]]
 
-    with_members(2, config=MulticastConfig(datagram_bytes=8192, window_bytes=64_000))(exchange)
+    with_members(2, multicast=MulticastConfig(datagram_bytes=8192, window_bytes=64_000))(exchange)
 
 
 def test_a_member_that_does_not_read_holds_the_sender_back_and_is_named() -> None:
@@ -76,7 +76,7 @@ def test_a_member_that_does_not_read_holds_the_sender_back_and_is_named() -> Non
         assert [p for _, p in await read(b, 100)] == numbered("A", 100)
         await asyncio.gather(sending, reading)
 
-    with_members(2, config=MulticastConfig(capacity=8))(exchange)
+    with_members(2, multicast=MulticastConfig(capacity=8))(exchange)
 
 
 def test_a_member_that_only_sends_holds_nobody_back() -> None:
@@ -87,7 +87,7 @@ def test_a_member_that_only_sends_holds_nobody_back() -> None:
         assert [p for _, p in got] == numbered("A", 100)
 
     config = MulticastConfig(capacity=8)
-    with_members(2, config=config, per_member=[{}, {"receive": False}])(exchange)
+    with_members(2, multicast=config, per_member=[{}, {"receive": False}])(exchange)
 
 
 def test_batches_are_runs() -> None:
@@ -111,7 +111,7 @@ def test_more_messages_than_one_chunk_into_a_large_window() -> None:
         _, *got = await asyncio.gather(a.send_many(payloads), read(a, 20_000), read(b, 20_000))
         assert [len(messages) for messages in got] == [20_000, 20_000]
 
-    with_members(2, config=MulticastConfig(capacity=1 << 15))(exchange)
+    with_members(2, multicast=MulticastConfig(capacity=1 << 15))(exchange)
 
 
 def test_reading_may_stop_and_go_on() -> None:
@@ -126,17 +126,6 @@ def test_reading_may_stop_and_go_on() -> None:
         async for message in b:
             assert (message.seqno, message.payload) == (11, b"more")
             break
-
-    with_members(2)(exchange)
-
-
-@pytest.mark.parametrize("payload", ["text", bytearray(b"changes"), None])
-def test_only_bytes_are_messages(payload: Any) -> None:
-    async def exchange(a: Group, b: Group) -> None:
-        with pytest.raises(UsageError, match="messages are bytes, not"):
-            await a.send(payload)
-        await a.send(b"still works")
-        assert await read(b, 1) == [("A", b"still works")]
 
     with_members(2)(exchange)
 
@@ -252,7 +241,7 @@ def test_flush_is_told_by_ones_own_last_take_too() -> None:
         await a.send(bytes(100_000))
         assert len((await read(a, 1))[0][1]) == 100_000
 
-    with_members(1, config=MulticastConfig(capacity=1, datagram_bytes=512))(exchange)
+    with_members(1, multicast=MulticastConfig(capacity=1, datagram_bytes=512))(exchange)
 
 
 def test_a_cancelled_wait_leaves_nothing_behind() -> None:
@@ -264,7 +253,7 @@ def test_a_cancelled_wait_leaves_nothing_behind() -> None:
         assert not any(gate.is_awaited for gate in a._writable.values())
         await asyncio.gather(read(a, 1), read(b, 1))
 
-    with_members(2, config=MulticastConfig(capacity=1))(exchange)
+    with_members(2, multicast=MulticastConfig(capacity=1))(exchange)
 
 
 def test_cancelling_a_blocked_send_leaves_no_hole() -> None:
@@ -281,7 +270,7 @@ def test_cancelling_a_blocked_send_leaves_no_hole() -> None:
         assert got == [*numbered("A", 8), b"after"]
         await asyncio.gather(after, reading)
 
-    with_members(2, config=MulticastConfig(capacity=8))(exchange)
+    with_members(2, multicast=MulticastConfig(capacity=8))(exchange)
 
 
 def test_who_is_gone_without_a_goodbye_is_soon_missed() -> None:
@@ -346,7 +335,7 @@ def test_a_port_in_use_is_said() -> None:
     [
         ("10.0.0.1:7800", ["127.0.0.1:7800"], "not a loopback address"),
         ("127.0.0.1:0", ["10.0.0.1:7800"], "not a loopback address"),
-        ("somewhere:7800", ["somewhere:7800"], "not a loopback address"),
+        ("somewhere.invalid:7800", [], "no address was found for"),
         ("nonsense", ["127.0.0.1:7801"], "must be host:port"),
     ],
 )

@@ -11,9 +11,8 @@ from loopback_groups import read, until, with_members
 
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
-from ringcast import MulticastConfig, join
+from ringcast import MulticastConfig
 from ringcast.aio.driver import Driver
-from ringcast.errors import UsageError
 from ringcast.trace.rows import DELIVER, SEND, STOP
 from ringcast.trace.scribe import ROOM_BYTES
 from ringcast.trace.segments import Recording, Segment, segment_paths
@@ -101,7 +100,7 @@ def test_what_is_sent_and_read_in_the_last_step_is_in_the_trace_as_both(
         await leaving
 
     config = MulticastConfig(capacity=capacity, datagram_bytes=512)
-    with_members(1, record=tmp_path, record_level=level, config=config)(exchange)
+    with_members(1, record=tmp_path, record_level=level, multicast=config)(exchange)
     rows = rows_in(tmp_path)
     assert len(seqnos(rows, SEND)) > 3
     assert seqnos(rows, DELIVER) == seqnos(rows, SEND)
@@ -168,13 +167,3 @@ def test_a_disk_that_hangs_holds_the_group_back_and_loses_nothing_more(tmp_path:
         with Segment(path) as segment:
             held += [last for _, (_, last) in segment.holdings]
     assert held  # what came after
-
-
-@pytest.mark.parametrize("options", [{}, {"record": "here", "receive": False}])
-def test_who_does_not_read_or_record_keeps_nothing(options: dict[str, Any]) -> None:
-    async def main() -> None:
-        async with join("test", record_payloads=True, **options):
-            pass
-
-    with pytest.raises(UsageError, match="record_payloads= is for members"):
-        asyncio.run(main())

@@ -248,7 +248,7 @@ def test_who_waits_to_send_goes_on_without_the_member_that_held_it_up() -> None:
         # A has what was sent in the view of both.
         assert await read(a, 8) == [("B", payload) for payload in numbered("B", 20)[:8]]
 
-    with_members(2, config=MulticastConfig(capacity=8))(exchange)
+    with_members(2, multicast=MulticastConfig(capacity=8))(exchange)
 
 
 def test_a_send_that_is_cancelled_while_it_waits_sends_nothing() -> None:
@@ -267,7 +267,7 @@ def test_a_send_that_is_cancelled_while_it_waits_sends_nothing() -> None:
         await b.send(b"the second")
         assert ("B", b"the second") in await read(a, 2)
 
-    with_members(2, config=MulticastConfig(capacity=1))(exchange)
+    with_members(2, multicast=MulticastConfig(capacity=1))(exchange)
 
 
 def test_recording_goes_on_across_an_exclusion(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_all_may_leave_at_once() -> None:
 
 def test_who_sends_while_the_block_ends_is_told() -> None:
     async def exchange(a: Group) -> None:
-        async with join("test", name="B", members=[str(a.me.address)], config=one_slot) as b:
+        async with join("test", name="B", members=[str(a.me.address)], multicast=one_slot) as b:
             assert b.try_send(b"fills the window")
             sending = asyncio.create_task(b.send(b"never"))
             await until(lambda: any("blocked" in reason for reason in b.explain()))
@@ -348,7 +348,7 @@ def test_who_sends_while_the_block_ends_is_told() -> None:
         assert await reading == [("B", b"fills the window")]
 
     one_slot = MulticastConfig(capacity=1)
-    with_members(1, config=one_slot)(exchange)
+    with_members(1, multicast=one_slot)(exchange)
 
 
 @pytest.mark.parametrize("victim", ["the coordinator", "everybody else"])
@@ -392,7 +392,7 @@ def test_leaving_takes_no_longer_than_allowed(caplog: pytest.LogCaptureFixture) 
     async def exchange(a: Group) -> None:
         hasty = replace(PATIENT, leave_timeout_s=0.1)
         small = MulticastConfig(capacity=4, datagram_bytes=1000)
-        options = {"members": [str(a.me.address)], "membership": hasty, "config": small}
+        options = {"members": [str(a.me.address)], "membership": hasty, "multicast": small}
         async with join("test", name="B", **options) as b:
             await b.send(bytes(100_000))  # of which most finds no room: A never reads
             started = time.monotonic()

@@ -108,7 +108,7 @@ def test_who_waits_for_room_is_told_when_the_group_becomes_too_small() -> None:
         assert await read(a, 8) == [("A", payload) for payload in numbered("A", 8)]
         await a.flush()
 
-    with_members(3, min_members=3, config=EIGHT, unicast=UnicastConfig(capacity=8))(exchange)
+    with_members(3, min_members=3, multicast=EIGHT, unicast=UnicastConfig(capacity=8))(exchange)
 
 
 # Waiting
@@ -137,7 +137,7 @@ def test_who_waits_goes_on_when_the_group_is_whole_again() -> None:
                 assert [p for p in got if p != b"too"] == numbered("A", 20)[8:]
                 assert got.count(b"too") == 1
 
-    with_members(3, min_members=3, when_few="wait", config=EIGHT)(exchange)
+    with_members(3, min_members=3, when_few="wait", multicast=EIGHT)(exchange)
 
 
 def test_a_first_send_may_wait_for_the_group_to_form() -> None:
@@ -188,7 +188,7 @@ def test_who_is_left_out_and_comes_back_sends_the_rest() -> None:
         await sending
 
     few = {"min_members": 3, "when_few": "wait"}
-    with_members(3, config=EIGHT, per_member=[{}, few, {}])(exchange)
+    with_members(3, multicast=EIGHT, per_member=[{}, few, {}])(exchange)
 
 
 def test_who_is_left_out_is_told_that_it_has_too_few_members() -> None:
@@ -200,4 +200,4 @@ def test_who_is_left_out_is_told_that_it_has_too_few_members() -> None:
             await sending
         assert few.value.sent == 8
 
-    with_members(3, config=EIGHT, per_member=[{}, {"min_members": 3}, {}])(exchange)
+    with_members(3, multicast=EIGHT, per_member=[{}, {"min_members": 3}, {}])(exchange)

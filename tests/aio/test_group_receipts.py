@@ -81,7 +81,7 @@ def test_a_receipt_that_was_never_given_says_so() -> None:
 
 def test_a_flush_ends_while_another_thread_sends() -> None:
     config = MulticastConfig(capacity=64)
-    with threads(1) as pool, members(2, config=config, receive=False) as (a, _):
+    with threads(1) as pool, members(2, multicast=config, receive=False) as (a, _):
 
         def chatter() -> None:
             with suppress(GroupClosed):

@@ -83,7 +83,7 @@ def test_a_request_is_answered_though_nobody_reads_the_group() -> None:
         assert counted(a)["open"] == counted(b)["unanswered"] == 0
         await asyncio.gather(read(a, 9), read(b, 9), waiting)
 
-    with_members(2, config=MulticastConfig(capacity=8))(exchange)
+    with_members(2, multicast=MulticastConfig(capacity=8))(exchange)
 
 
 def test_requests_are_no_messages_whatever_they_look_like() -> None:
@@ -119,7 +119,7 @@ def test_a_fifth_of_all_datagrams_is_lost_and_each_answer_fits_its_request() -> 
 
     with_members(
         3,
-        config=MulticastConfig(xmit_interval_s=0.05),
+        multicast=MulticastConfig(xmit_interval_s=0.05),
         unicast=UnicastConfig(xmit_interval_s=0.05),
         lose=lambda: generator.random() < 0.2,
     )(exchange)
@@ -152,7 +152,7 @@ def test_the_largest_request_and_answer_pass_and_larger_ones_are_refused() -> No
     def answer(request: Request) -> None:
         with pytest.raises(UsageError, match="send more as a message"):
             request.reply(payload + b"x")
-        with pytest.raises(UsageError, match="are bytes, not str"):
+        with pytest.raises(UsageError, match="not str: encode it first"):
             request.reply("text")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="a reason is text, not bytes"):
             request.refuse(b"no")  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ def test_the_largest_request_and_answer_pass_and_larger_ones_are_refused() -> No
         ("B", b"?", 1.0, "a member is meant, not 'B'"),
         (None, b"?", 1.0, "a member is meant, not None"),
         (tuple, b"?", 1.0, "a member is meant, not \\(Address"),
-        ("me", "text", 1.0, "requests and answers are bytes, not str"),
+        ("me", "text", 1.0, "not str: encode it first"),
         ("me", b"?", -1.0, "timeout = -1.0: must be from 0 to 86400 seconds"),
         ("me", b"?", None, "timeout = None"),
     ],
@@ -413,8 +413,8 @@ def test_only_the_member_that_was_asked_can_answer() -> None:
     async def exchange(a: Group, b: Group, c: Group) -> None:
         asking = asyncio.create_task(a.request(b.me, b"?"))
         request = await anext(b.requests())
-        a.on_event(ReplyReceived(c.me, 1, b"forged", is_refused=False))
-        a.on_event(ReplyReceived(b.me, 2, b"of another request", is_refused=False))
+        a._on_event(ReplyReceived(c.me, 1, b"forged", is_refused=False))
+        a._on_event(ReplyReceived(b.me, 2, b"of another request", is_refused=False))
         request.reply(b"genuine")
         assert await asking == b"genuine"
 
@@ -697,7 +697,7 @@ def test_a_cancelled_send_many_has_sent_the_first_so_many() -> None:
         own.cancel()
         reading.cancel()
 
-    with_members(2, config=MulticastConfig(capacity=8))(exchange)
+    with_members(2, multicast=MulticastConfig(capacity=8))(exchange)
 
 
 async def _collect(group: Group, got: list[bytes]) -> None:
@@ -720,7 +720,7 @@ def test_ones_own_messages_may_be_left_out() -> None:
         assert await read(a, 1) == [("A", b"to myself")]
 
     config = MulticastConfig(capacity=8)
-    with_members(2, config=config, per_member=[{"receive_own": False}, {}])(exchange)
+    with_members(2, multicast=config, per_member=[{"receive_own": False}, {}])(exchange)
 
 
 def test_leaving_before_the_block_ends() -> None:

@@ -94,7 +94,7 @@ def test_everybody_gets_everything_and_then_keeps_nothing(retain: bool) -> None:
             assert multicast(group)["rounds"]["round"] > 0
 
     reports = StabilityConfig(retain_delivered=retain)
-    with_members(3, config=MulticastConfig(stability=reports))(exchange)
+    with_members(3, multicast=MulticastConfig(stability=reports))(exchange)
 
 
 @RETAIN
@@ -108,7 +108,7 @@ def test_receivers_keep_what_was_taken_if_they_are_to(retain: bool) -> None:
         assert sent(a)["low"] == 0
 
     reports = StabilityConfig(retain_delivered=retain)
-    with_members(3, config=MulticastConfig(stability=reports))(exchange)
+    with_members(3, multicast=MulticastConfig(stability=reports))(exchange)
 
 
 def test_votes_go_out_and_acks_only_for_uniform_messages(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_votes_go_out_and_acks_only_for_uniform_messages(tmp_path: Path) -> None
             assert received(group, groups[1])["acks_sent"] == 0
             assert received(group, groups[1], Stream.UNIFORM)["acks_sent"] > 0
 
-    with_members(3, config=VOTING, record=tmp_path, record_level="full")(exchange)
+    with_members(3, multicast=VOTING, record=tmp_path, record_level="full")(exchange)
     said: Counter[tuple[str, int]] = Counter()
     for path in segment_paths(tmp_path):
         with Segment(path) as segment:
@@ -151,7 +151,7 @@ def test_a_large_message_travels_in_pieces_and_is_let_go() -> None:
         assert got == [[("A", b"before"), ("A", large), ("A", b"after")]] * 3
         await until(lambda: kept(*groups) == 0)
 
-    with_members(3, config=VOTING)(exchange)
+    with_members(3, multicast=VOTING)(exchange)
 
 
 @RETAIN
@@ -164,7 +164,7 @@ def test_a_fifth_of_all_datagrams_is_lost_and_still_nothing_is_kept(retain: bool
 
     reports = StabilityConfig(interval_s=0.01, retain_delivered=retain)
     config = MulticastConfig(datagram_bytes=600, xmit_interval_s=0.05, stability=reports)
-    with_members(3, config=config, lose=lambda: generator.random() < 0.2)(exchange)
+    with_members(3, multicast=config, lose=lambda: generator.random() < 0.2)(exchange)
 
 
 def test_a_member_that_does_not_read_holds_the_sender_back_at_the_largest_window() -> None:
@@ -180,7 +180,7 @@ def test_a_member_that_does_not_read_holds_the_sender_back_at_the_largest_window
         await sending
         await reading
 
-    with_members(3, config=UP_TO_16)(exchange)
+    with_members(3, multicast=UP_TO_16)(exchange)
 
 
 def test_who_is_too_slow_is_left_out_and_nobody_else() -> None:
@@ -196,7 +196,7 @@ def test_who_is_too_slow_is_left_out_and_nobody_else() -> None:
         await reading
 
     membership = replace(PATIENT, slow_member_timeout_s=0.3)
-    with_members(3, config=UP_TO_16, membership=membership)(exchange)
+    with_members(3, multicast=UP_TO_16, membership=membership)(exchange)
 
 
 # Voting by hand
@@ -211,7 +211,7 @@ def test_voting_now_frees_the_windows_long_before_the_interval(asks: int) -> Non
         groups[asks].stabilize()
         await until(lambda: kept(*groups) == 0)
 
-    with_members(3, config=SELDOM)(exchange)
+    with_members(3, multicast=SELDOM)(exchange)
 
 
 @pytest.mark.parametrize("asks", [0, 1, 2], ids="ABC")
@@ -229,8 +229,8 @@ def test_voting_now_does_not_go_by_what_somebody_said_before(asks: int) -> None:
         groups[asks].stabilize()
         await until(lambda: kept(*groups) == 0)
 
-    often = {"config": replace(SELDOM, ack_threshold=4)}
-    with_members(3, per_member=[{"config": SELDOM}, often, {"config": SELDOM}])(exchange)
+    often = {"multicast": replace(SELDOM, ack_threshold=4)}
+    with_members(3, per_member=[{"multicast": SELDOM}, often, {"multicast": SELDOM}])(exchange)
 
 
 def test_voting_now_keeps_what_somebody_has_not_taken() -> None:
@@ -248,7 +248,7 @@ def test_voting_now_keeps_what_somebody_has_not_taken() -> None:
         b.stabilize()
         await until(lambda: kept(*groups) == 0)
 
-    with_members(3, config=SELDOM)(exchange)
+    with_members(3, multicast=SELDOM)(exchange)
 
 
 def test_whoever_waits_for_all_to_have_it_need_not_wait_for_the_interval() -> None:
@@ -263,7 +263,7 @@ def test_whoever_waits_for_all_to_have_it_need_not_wait_for_the_interval() -> No
         a.stabilize()
         await flushing
 
-    with_members(3, config=SELDOM)(exchange)
+    with_members(3, multicast=SELDOM)(exchange)
 
 
 def test_who_leaves_does_not_wait_for_the_interval(caplog: pytest.LogCaptureFixture) -> None:
@@ -276,7 +276,7 @@ def test_who_leaves_does_not_wait_for_the_interval(caplog: pytest.LogCaptureFixt
         await b._leave(10.0)
 
     with caplog.at_level(logging.WARNING, "ringcast"):
-        with_members(3, config=SELDOM)(exchange)
+        with_members(3, multicast=SELDOM)(exchange)
     assert caplog.messages == []  # nothing of "leaves before everybody has delivered its messages"
 
 
@@ -287,7 +287,7 @@ def test_alone_one_has_it_all() -> None:
         a.stabilize()
         assert kept(a) == 0
 
-    with_members(1, config=SELDOM)(exchange)
+    with_members(1, multicast=SELDOM)(exchange)
 
 
 def test_a_group_that_acknowledges_has_no_votes() -> None:
@@ -304,7 +304,7 @@ def test_who_is_gone_does_not_vote() -> None:
         with pytest.raises(GroupClosed):
             b.stabilize()
 
-    with_members(2, config=VOTING)(exchange)
+    with_members(2, multicast=VOTING)(exchange)
 
 
 # What retaining is for
@@ -314,7 +314,7 @@ def with_deaf_third(test: Any, config: MulticastConfig) -> None:
     """Run it on three members, of which the last can be made deaf."""
     deafness = Deafness()
     per_member: list[dict[str, Any]] = [{}, {}, {"lose": deafness}]
-    with_members(3, per_member=per_member, config=config)(lambda *g: test(*g, deafness))
+    with_members(3, per_member=per_member, multicast=config)(lambda *g: test(*g, deafness))
 
 
 @RETAIN
@@ -358,4 +358,4 @@ def test_who_cannot_reach_the_sender_is_repaired_by_another() -> None:
         places = [
             {"listen": proxy.listen[name], "advertise": proxy.advertise[name]} for name in "ABC"
         ]
-        with_members(3, per_member=places, config=VOTING)(exchange)
+        with_members(3, per_member=places, multicast=VOTING)(exchange)

@@ -37,15 +37,15 @@ def within(test: Any) -> None:
     ("theirs", "ours", "text", "seen"),
     [
         (
-            {"config": ACKS},
-            {"config": RETAINED},
+            {"multicast": ACKS},
+            {"multicast": RETAINED},
             "purges by acks, and this member by stability with retained messages: give all "
             "members the same `stability` and `retain`",
             "purges by acks, and B",
         ),
         (
-            {"config": RETAINED},
-            {"config": VOTES},
+            {"multicast": RETAINED},
+            {"multicast": VOTES},
             "purges by stability with retained messages, and this member by stability: give all "
             "members the same `stability` and `retain`",
             "purges by stability with retained messages, and B",
@@ -57,8 +57,8 @@ def within(test: Any) -> None:
             "has suspect_after_s = 1, and B",
         ),
         (
-            {"config": MulticastConfig(max_message_bytes=1000)},
-            {"config": MulticastConfig(max_message_bytes=64 << 20)},
+            {"multicast": MulticastConfig(max_message_bytes=1000)},
+            {"multicast": MulticastConfig(max_message_bytes=64 << 20)},
             f"has max_message_bytes = 1000, and this member asked for 67108864: {LEAVE_IT_OUT}",
             "has max_message_bytes = 1000, and B",
         ),
@@ -103,13 +103,15 @@ def test_who_asks_for_nothing_takes_what_the_group_has(caplog: pytest.LogCapture
     async def main() -> None:
         first = replace(FIRST, slow_member_timeout_s=60.0)
         async with (
-            join("orders", name="A", discovery=ListSource([]), membership=first, config=given) as a,
+            join(
+                "orders", name="A", discovery=ListSource([]), membership=first, multicast=given
+            ) as a,
             join(
                 "orders",
                 name="B",
                 discovery=ListSource([a.me.address]),
                 membership=MembershipConfig(discovery_wait_s=DEADLINE_S, leave_timeout_s=1.0),
-                config=MulticastConfig(capacity=200),
+                multicast=MulticastConfig(capacity=200),
             ) as b,
         ):
             assert b.settings == a.settings
@@ -134,14 +136,14 @@ def test_those_who_agree_are_let_in(config: MulticastConfig) -> None:
     async def main() -> None:
         async with (
             join(
-                "orders", name="A", discovery=ListSource([]), membership=FIRST, config=config
+                "orders", name="A", discovery=ListSource([]), membership=FIRST, multicast=config
             ) as a,
             join(
                 "orders",
                 name="B",
                 discovery=ListSource([a.me.address]),
                 membership=PATIENT,
-                config=config,
+                multicast=config,
             ) as b,
         ):
             assert str(b.view) == "View 2: A, B"

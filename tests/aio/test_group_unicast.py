@@ -97,7 +97,7 @@ def test_a_fifth_of_all_datagrams_is_lost_and_no_message_to_one_member_is() -> N
         await asyncio.gather(*(group.flush() for group in groups))  # who has left acks no more
 
     config = MulticastConfig(datagram_bytes=600, xmit_interval_s=0.05)
-    with_members(3, config=config, unicast=FAST, lose=lambda: generator.random() < 0.2)(exchange)
+    with_members(3, multicast=config, unicast=FAST, lose=lambda: generator.random() < 0.2)(exchange)
 
 
 def test_a_member_may_send_to_itself() -> None:
@@ -125,7 +125,7 @@ def test_a_large_message_to_one_member_travels_in_pieces() -> None:
 
     with_members(
         2,
-        config=MulticastConfig(datagram_bytes=8192, window_bytes=64_000),
+        multicast=MulticastConfig(datagram_bytes=8192, window_bytes=64_000),
         unicast=UnicastConfig(window_bytes=64_000),
     )(exchange)
 

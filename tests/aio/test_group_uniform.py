@@ -179,7 +179,7 @@ def test_who_does_not_read_holds_nobody_else_back() -> None:
         assert sent(a, "uniform")["low"] == 0  # but it is kept for C
         assert await read(c, 8) == [("A", payload) for payload in numbered("A", 8)]
 
-    with_members(3, config=EIGHT)(exchange)
+    with_members(3, multicast=EIGHT)(exchange)
 
 
 def test_each_guarantee_has_a_window_of_its_own() -> None:
@@ -195,7 +195,7 @@ def test_each_guarantee_has_a_window_of_its_own() -> None:
             assert uniform == numbered("A", 20)
             assert [m.payload for m in of_one if m.guarantee == "fifo"] == [b"plain"]
 
-    with_members(2, config=EIGHT)(exchange)
+    with_members(2, multicast=EIGHT)(exchange)
 
 
 def test_flush_waits_for_uniform_messages() -> None:

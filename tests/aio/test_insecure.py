@@ -94,7 +94,7 @@ def test_addresses_beyond_the_machine_are_refused(
         ("0.0.0.0:0", None, None, "others cannot reach a member at 0.0.0.0:0: .* advertise="),
         ("0.0.0.0:0", "0.0.0.0:1", None, "0.0.0.0:1 is no address of one machine"),
         ("[::]:0", None, None, r"others cannot reach a member at \[::\]:0"),
-        ("example.invalid:1", None, None, "example.invalid:1 is a name: .* in numbers"),
+        ("example.invalid:1", None, None, "example.invalid:1 is a name"),
         ("192.0.2.1:0", None, "239.255.0.1:1", "239.255.0.1:1 is no address of one machine"),
         ("127.0.0.1:0", None, "192.0.2.1:1", "cannot be reached from 127.0.0.1:0"),
     ],
@@ -190,7 +190,9 @@ def test_it_may_stand_in_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture
     async def enter(**options: Any) -> None:
         elsewhere = ListSource([])
         listen = f"{ABROAD}:0"
-        async with join(config, listen=listen, discovery=elsewhere, membership=FIRST, **options):
+        async with join(
+            config=config, listen=listen, discovery=elsewhere, membership=FIRST, **options
+        ):
             pass
 
     with pytest.raises(UsageError, match="is not a loopback address"):

@@ -368,8 +368,10 @@ def test_where_a_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """What is given, then the environment."""
     path, other = key_file(tmp_path / "a.key", ONE), key_file(tmp_path / "b.key", OTHER)
 
-    async def id_with(group: str | GroupConfig = "test", **options: object) -> str:
-        async with join(group, discovery=ListSource([]), membership=FIRST, **options) as member:  # type: ignore[arg-type]
+    async def id_with(config: GroupConfig | None = None, **options: object) -> str:
+        place = {"discovery": ListSource([]), "membership": FIRST, **options}
+        config = config or GroupConfig(group="test")
+        async with join(config=config, **place) as member:  # type: ignore[arg-type]
             lock = member._driver._lock
             return "" if lock is None else lock.keys.id
 
@@ -380,12 +382,12 @@ def test_where_a_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     check(own_keys(group_directory("test")).id)
     check("b1f64cbc", key=ONE)
     check("b1f64cbc", key=ONE, insecure=True)
-    check("13fb1da9", group=GroupConfig(group="test", key_file=other))
-    check("b1f64cbc", group=GroupConfig(group="test", key_file=str(other)), key=ONE)
+    check("13fb1da9", config=GroupConfig(group="test", key_file=other))
+    check("b1f64cbc", config=GroupConfig(group="test", key_file=str(other)), key=ONE)
     monkeypatch.setenv("RINGCAST_KEY_FILE", str(other))
     check("13fb1da9")
     check("b1f64cbc", key=str(path))
-    check("b1f64cbc", group=GroupConfig(group="test", key_file=path))
+    check("b1f64cbc", config=GroupConfig(group="test", key_file=path))
     monkeypatch.setenv("RINGCAST_KEY", ONE.hex())
     check("b1f64cbc")
     monkeypatch.setenv("RINGCAST_KEY", "secret")

@@ -69,7 +69,7 @@ def child(
 ) -> Iterator[tuple[Child, Callable[[], list[bytes]]]]:
     """A process that sends; and what arrives of it, until it has left."""
     config = MulticastConfig(datagram_bytes=8000)
-    with threads(1) as pool, members(1, config=config) as (a,):
+    with threads(1) as pool, members(1, multicast=config) as (a,):
         reading = pool.submit(lambda: [m.payload for m in islice(a, count if reads else 0)])
         program = Child(api, how, a, count, patience_s)
         try:

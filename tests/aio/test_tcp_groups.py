@@ -227,7 +227,7 @@ def behind_proxies(
                         listen=proxies[at].listen,
                         advertise=proxies[at].advertise,
                         discovery=ListSource([group.me.address for group in groups]),
-                        config=QUICK,
+                        multicast=QUICK,
                         membership=replace(membership, discovery_wait_s=wait_s),
                     )
                     groups.append(await stack.enter_async_context(joining))

@@ -85,7 +85,7 @@ def test_join_says_what_the_kernel_did_not_grant(
     config = GroupConfig(group=f"short-{kind}", transport=kind, receive_buffer_bytes=wanted)
 
     async def main() -> list[str]:
-        async with ringcast.join(config, discovery=ListSource([])) as group:
+        async with ringcast.join(config=config, discovery=ListSource([])) as group:
             return group.explain()
 
     with caplog.at_level("INFO", logger="ringcast"):
@@ -106,7 +106,7 @@ def test_nothing_is_said_where_all_was_granted(
     config = GroupConfig(group=f"enough-{kind}", transport=kind, receive_buffer_bytes=1 << 16)
 
     async def main() -> list[str]:
-        async with ringcast.join(config, discovery=ListSource([])) as group:
+        async with ringcast.join(config=config, discovery=ListSource([])) as group:
             return group.explain()
 
     with caplog.at_level("INFO", logger="ringcast"):

@@ -62,7 +62,7 @@ def run(
         await ended.wait()
         return c.now_s - began
 
-    with cluster(1, config=SMALL, membership=PATIENT, loss=0.4) as c:
+    with cluster(1, multicast=SMALL, membership=PATIENT, loss=0.4) as c:
         if reads:
             c.start(reader.follow)
         took_s = c.run(scenario(c))

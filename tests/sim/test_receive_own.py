@@ -32,8 +32,8 @@ def test_nobody_need_read_ones_own_messages(
         await a.send_many([*payloads, LARGE, *payloads], guarantee=guarantee)
         await a.flush()
 
-    with cluster(others, config=config, receive=False) as c:
-        process = c.run(c.join("a", config=config, receive_own=False))
+    with cluster(others, multicast=config, receive=False) as c:
+        process = c.run(c.join("a", multicast=config, receive_own=False))
         c.run(scenario(process.group), limit_s=10)
 
 
@@ -51,6 +51,6 @@ def test_what_others_have_sent_still_waits_for_a_reader() -> None:
                 break
         await sending
 
-    with cluster(1, config=ACKS, receive_own=False) as c:
-        other = c.run(c.join("b", config=ACKS, receive=False))
+    with cluster(1, multicast=ACKS, receive_own=False) as c:
+        other = c.run(c.join("b", multicast=ACKS, receive=False))
         c.run(scenario(c.members[0].group, other.group), limit_s=10)

@@ -51,7 +51,7 @@ def test_it_is_said_once_after_five_seconds_and_names_both_remedies(
 
 def test_who_holds_itself_up_is_told_too(caplog: pytest.LogCaptureFixture) -> None:
     """Alone in a group nothing ever arrives: there is only the one who sends."""
-    with cluster(1, config=SMALL) as c:
+    with cluster(1, multicast=SMALL) as c:
         (m0,) = c.members
         sending = m0.start(lambda group: group.send_many([b"x"] * 9))
         c.run(asyncio.sleep(5.1))
@@ -66,10 +66,10 @@ def test_nothing_is_said_of_who_reads_slowly_or_wants_nothing(
     def send(group: Group) -> Awaitable[None]:
         return group.send_many([b"x"] * 60)
 
-    with cluster(2, config=SMALL) as c:
+    with cluster(2, multicast=SMALL) as c:
         c.start(read_slowly)
         c.run(asyncio.wait_for(send(c.members[0].group), 120.0))
-    with cluster(2, config=SMALL, receive=False) as c:
+    with cluster(2, multicast=SMALL, receive=False) as c:
         c.run(asyncio.wait_for(send(c.members[0].group), 1.0))
         c.run(asyncio.sleep(60.0))
     assert warnings(caplog) == []

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from ringcast.aio.group import Group
     from ringcast.aio.requests import Request
     from ringcast.model import Member
+    from ringcast.wire.codec import Buffer
 
-    Handler: TypeAlias = Callable[[Request], bytes | Awaitable[bytes]]
+    Handler: TypeAlias = Callable[[Request], Buffer | Awaitable[Buffer]]
 
 log = logging.getLogger("ringcast")
 
@@ -31,7 +32,7 @@ class Replies(NamedTuple):
     """Who did not reply, and why: RequestFailed or TimedOut."""
 
 
-async def request_all(group: Group, payload: bytes, timeout_s: float) -> Replies:
+async def request_all(group: Group, payload: Buffer, timeout_s: float) -> Replies:
     """Ask all other members of the view at once. GroupClosed: this member is out of its group."""
     asked = [member for member in group.view if member != group.me]
     said = await asyncio.gather(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.aio.gathering import Gathering
 from ringcast.aio.reach import is_loopback
@@ -42,20 +42,15 @@ LOOK_AGAIN_S = 1.0
 """How often the source is asked: by who looks for the group, and by who is in it."""
 
 
-class Owner(Protocol):
+class Owner(NamedTuple):
     """Who is told what happens."""
 
-    def on_event(self, event: Event) -> None:
-        """What the node has to tell, messages among it, in its order."""
-        ...
-
-    def on_request(self, event: RequestReceived | ReplyReceived) -> None:
-        """The same, where nothing was to be told before it: whoever waits may go on at once."""
-        ...
-
-    def on_input(self) -> None:
-        """Something arrived, or a deadline came: there may be messages to take."""
-        ...
+    on_event: Callable[[Event], None]
+    """What the node has to tell, messages among it, in its order."""
+    on_request: Callable[[RequestReceived | ReplyReceived], None]
+    """The same, where nothing was to be told before it: whoever waits may go on at once."""
+    on_input: Callable[[], None]
+    """Something arrived, or a deadline came: there may be messages to take."""
 
 
 class Driver:

@@ -17,6 +17,7 @@ from ringcast.model import Stream
 
 if TYPE_CHECKING:
     from ringcast.aio.driver import Driver
+    from ringcast.wire.codec import Buffer
 
 
 class Gathering:
@@ -31,7 +32,7 @@ class Gathering:
         self._room = self._room_bytes = 0  # for so many more messages, of so many bytes
         self._largest = 0
 
-    def add(self, payload: bytes) -> bool:
+    def add(self, payload: Buffer) -> bool:
         """Whether it is sent; False: not here."""
         if type(payload) is not bytes:
             return False

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ringcast.aio.answers import answer
 from ringcast.aio.asking import request_all, serve
+from ringcast.aio.driver import Owner
 from ringcast.aio.gate import Gate
 from ringcast.aio.member_host import STREAMS
+from ringcast.aio.payloads import as_bytes, as_messages
 from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.reach import check_address
@@ -46,7 +48,7 @@ from ringcast.events import (
 from ringcast.model import Address, Member, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
     from typing import Literal
 
     from ringcast.aio.asking import Handler, Replies
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from ringcast.aio.state import GiveState, TakeState
     from ringcast.events import Event, StateEvent
     from ringcast.model import View
+    from ringcast.wire.codec import Buffer
 
 BATCH_MAX = 4096
 """Messages taken at once by `batches()`."""
@@ -123,7 +126,8 @@ class Group:
         self._settled = Gate()
         self._queues: list[SendQueue] = []
         """Where threads have put messages that are not in the window yet."""
-        self._driver = place.drive(self, must_exist=must_exist)
+        owner = Owner(self._on_event, self._on_request, self._on_input)
+        self._driver = place.drive(owner, must_exist=must_exist)
         self._gathering = self._driver.gathering
         self._probe: Probe | None = None
         self._metrics: Metrics | None = None
@@ -167,7 +171,7 @@ class Group:
     @overload
     async def send(
         self,
-        payload: bytes,
+        payload: Buffer,
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
@@ -177,7 +181,7 @@ class Group:
     @overload
     async def send(
         self,
-        payload: bytes,
+        payload: Buffer,
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
@@ -186,7 +190,7 @@ class Group:
 
     async def send(
         self,
-        payload: bytes,
+        payload: Buffer,
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
@@ -209,13 +213,13 @@ class Group:
         """
         if to is None and guarantee == "fifo" and not receipt and self._gathering.add(payload):
             return None
-        outgoing = Outgoing([payload], wants_receipt=receipt)
+        outgoing = Outgoing([as_bytes(payload)], wants_receipt=receipt)
         await self._send(outgoing, self._check_target(to, guarantee), to)
         return outgoing.receipt
 
     async def send_many(
         self,
-        payloads: Sequence[bytes],
+        payloads: Iterable[Buffer],
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
@@ -225,7 +229,8 @@ class Group:
         If the view changes meanwhile, the rest is sent in the next one. TooFewMembers and
         Undeliverable have how many were `sent`.
         """
-        await self._send(Outgoing(payloads), self._check_target(to, guarantee), to)
+        outgoing = Outgoing(as_messages(payloads))
+        await self._send(outgoing, self._check_target(to, guarantee), to)
 
     async def _send(self, outgoing: Outgoing, stream: Stream, to: Member | None) -> None:
         """Send what has not been sent of it."""
@@ -254,7 +259,7 @@ class Group:
                 await asyncio.sleep(0)  # the window is large: let others have their turn
 
     def try_send(
-        self, payload: bytes, *, to: Member | None = None, guarantee: Guarantee = "fifo"
+        self, payload: Buffer, *, to: Member | None = None, guarantee: Guarantee = "fifo"
     ) -> bool:
         """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised, and
         so is Undeliverable."""
@@ -262,12 +267,12 @@ class Group:
             return True
         stream = self._check_target(to, guarantee)
         self._check_open()
-        return self._is_in and self._driver.send([payload], stream, to) == 1
+        return self._is_in and self._driver.send([as_bytes(payload)], stream, to) == 1
 
     async def request(
         self,
         member: Member,
-        payload: bytes,
+        payload: Buffer,
         *,
         timeout: float = REQUEST_TIMEOUT_S,  # noqa: ASYNC109 - the error names member and time
     ) -> bytes:
@@ -278,7 +283,7 @@ class Group:
         there, or refuses. TimedOut: it has not answered within `timeout` seconds. In both cases,
         and if this is cancelled, it may have acted on the request all the same.
         """
-        check_payload(payload)
+        payload = check_payload(payload)
         _check_member(member)
         if timeout != REQUEST_TIMEOUT_S:
             check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
@@ -303,7 +308,7 @@ class Group:
 
     async def request_all(
         self,
-        payload: bytes,
+        payload: Buffer,
         *,
         timeout: float = REQUEST_TIMEOUT_S,  # noqa: ASYNC109 - errors name member and time
     ) -> Replies:
@@ -447,7 +452,7 @@ class Group:
 
     # What the driver tells
 
-    def on_event(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         match event:
             case Delivered():
                 if self._is_wanted(event) and not self._is_cut_off:
@@ -473,13 +478,13 @@ class Group:
             case _:
                 self._on_state_event(event)
 
-    def on_request(self, event: RequestReceived | ReplyReceived) -> None:
+    def _on_request(self, event: RequestReceived | ReplyReceived) -> None:
         if isinstance(event, RequestReceived):
             self._requests.on_request(event, at_once=True)
         else:
             self._requests.on_reply(event, at_once=True)
 
-    def on_input(self) -> None:
+    def _on_input(self) -> None:
         """Something arrived, or a deadline came."""
         view = self._driver.node.view
         if view is not None and view is not self._view:

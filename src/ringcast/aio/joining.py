@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import asynccontextmanager
+import warnings
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec
 
 from ringcast.aio.ending import Stay
 from ringcast.aio.group import Group
 from ringcast.aio.host import HOST
 from ringcast.aio.member_host import MemberHost
+from ringcast.aio.names import NameSource, is_name, look_up_own
 from ringcast.aio.reach import check_address, check_own, warn_of_exposure
 from ringcast.aio.sources import ListSource
 from ringcast.config import GroupConfig, check_seconds
@@ -20,7 +23,7 @@ from ringcast.errors import ConfigError, UsageError
 from ringcast.model import Address
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Generator, Sequence
 
     from ringcast.aio.keys import KeyRing
     from ringcast.aio.sources import Source
@@ -34,15 +37,74 @@ if TYPE_CHECKING:
 
 RECORD_INTERVAL_S = (0.2, 60.0)
 """From, to. A file costs some milliseconds to write and two to read; a minute is much to lose."""
+DEFAULT_INTERVAL_S = 2.0
 JOIN_TIMEOUT_S = 30.0
+
+HOW = "write `async with ringcast.join(…) as group:`; the block is how long this member stays"
+
+P = ParamSpec("P")
 
 log = logging.getLogger("ringcast")
 
 
-@asynccontextmanager
+class Join(AbstractAsyncContextManager["Group", "bool | None"]):
+    """What `join` returns: to be entered once, with `async with`. Any other use says so."""
+
+    def __init__(self, entering: AbstractAsyncContextManager[Group, bool | None]) -> None:
+        self._entering = entering
+        self._is_entered = False
+
+    async def __aenter__(self) -> Group:
+        if self._is_entered:
+            raise UsageError(
+                "this join was entered before: call ringcast.join again for each block"
+            )
+        self._is_entered = True
+        return await self._entering.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await self._entering.__aexit__(*error)
+
+    def __await__(self) -> Generator[None, None, NoReturn]:
+        raise self._misused("await")
+
+    def __aiter__(self) -> NoReturn:
+        raise self._misused("async for")
+
+    def __enter__(self) -> NoReturn:
+        raise self._misused("with", "; in threads, `with ringcast.blocking.join(…) as group:`")
+
+    def __exit__(self, *error: object) -> NoReturn:
+        raise self._misused("with")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._is_entered = True  # the error is enough
+        raise AttributeError(f"no {name!r} before the group was joined: {HOW}")
+
+    def __del__(self) -> None:
+        if not self._is_entered:
+            warnings.warn(f"a join was never entered: {HOW}", RuntimeWarning, stacklevel=2)
+
+    def _misused(self, word: str, more: str = "") -> UsageError:
+        self._is_entered = True
+        return UsageError(f"a join is not for `{word}`: {HOW}{more}")
+
+
+def entered(joining: Callable[P, AsyncIterator[Group]]) -> Callable[P, Join]:
+    manager = asynccontextmanager(joining)
+
+    @wraps(joining)
+    def made(*args: P.args, **options: P.kwargs) -> Join:
+        return Join(manager(*args, **options))
+
+    return made
+
+
+@entered
 async def join(
-    group: str | GroupConfig,
+    group: str = "",
     *,
+    config: GroupConfig | None = None,
     name: str = "",
     listen: str | None = None,
     advertise: str | None = None,
@@ -59,13 +121,13 @@ async def join(
     give_state: GiveState | None = None,
     take_state: TakeState | None = None,
     record: Path | str | None = None,
-    record_level: str = "deliveries",
+    record_level: str | None = None,
     record_payloads: bool = False,
-    record_interval_s: float = 2.0,
+    record_interval_s: float | None = None,
     run_id: str = "",
     metrics: str | None = None,
     spin_s: float | None = None,
-    config: MulticastConfig | None = None,
+    multicast: MulticastConfig | None = None,
     unicast: UnicastConfig | None = None,
     membership: MembershipConfig | None = None,
     join_timeout_s: float = JOIN_TIMEOUT_S,
@@ -74,19 +136,19 @@ async def join(
 ) -> AsyncIterator[Group]:
     """Join the group of this name, or start it; in it when the block starts, out when it ends.
 
-    `group` may also be a whole GroupConfig, such as `load_config` reads from a file; whatever else
-    is given here goes before what stands in it.
+    `config` is a whole configuration, such as `load_config` reads from a file, with the name of the
+    group in it; whatever else is given here goes before what stands there.
 
     Members of one user on one machine find each other by the name alone. Else say where to look:
-    `members` are addresses where some may be found, `discovery` is a `DirectorySource` or anything
-    else with its three methods. If nobody is there this member starts the group, unless it
-    `must_exist`: then JoinTimeout is raised. What all members must agree on comes from the group
-    (`Group.settings`); UsageError: this member asks for something else. `listen` is the address to
-    use, by default any free port on loopback. If others reach it at another address, because a
-    forwarder stands between, say which with `advertise`: that is this member's address then.
-    `transport` is "udp"; "multicast", with which what is sent to the group leaves once for all
-    members; or "tcp" for one connection between each two members. Those of a group must all use the
-    same.
+    `members` are addresses where some may be found, or host names, which are looked up again while
+    the group lives; `discovery` is a `DirectorySource` or anything else with its three methods. If
+    nobody is there this member starts the group, unless it `must_exist`: then JoinTimeout is
+    raised. What all members must agree on comes from the group (`Group.settings`); UsageError: this
+    member asks for something else. `listen` is the address to use, by default any free port on
+    loopback. If others reach it at another address, because a forwarder stands between, say which
+    with `advertise`: that is this member's address then. `transport` is "udp"; "multicast", with
+    which what is sent to the group leaves once for all members; or "tcp" for one connection between
+    each two members. Those of a group must all use the same.
 
     Everything is encrypted and authenticated, and nobody without the key can join. `key` is 32
     bytes, or the path of a file that `ringcast keygen` has made; else RINGCAST_KEY or
@@ -105,18 +167,18 @@ async def join(
     starts, unless this member starts the group; it is called again from the start if another member
     has to give the state, and where parts of the group merge and the state of another part counts.
 
-    `config` is for messages to the group, `unicast` for those to one member, `membership` for how
-    long things may take. `receive=False` is for members that only send: what arrives is taken and
-    dropped; `receive_own=False` leaves out what this member itself sends to the group, which counts
-    as delivered here without a reader. `record` is a directory for the trace, `record_level` how
-    much goes into it ("deliveries", or "full" with frames and windows), `run_id` what to call this
-    run of the group there (else by the group's name), `record_interval_s` how often a file of it is
-    closed (2 s; from 0.2 to 60). With `record_payloads` the messages are kept there too, for Spark
-    to read; while the disk is behind, reading waits for it, as `ringcast archive` does. `metrics`
-    is an address, such as "127.0.0.1:9464", where this member tells Prometheus its figures. With
-    `spin_s`, such as 0.001, the loop does not sleep for so long after each datagram: round trips
-    get shorter, for a core. `lose` drops what arrives whenever it returns True: for tests of one's
-    own application.
+    `multicast` is for messages to the group, `unicast` for those to one member, `membership` for
+    how long things may take. `receive=False` is for members that only send: what arrives is taken
+    and dropped; `receive_own=False` leaves out what this member itself sends to the group, which
+    counts as delivered here without a reader. `record` is a directory for the trace, `record_level`
+    how much goes into it ("deliveries", or "full" with frames and windows), `run_id` what to call
+    this run of the group there (else by the group's name), `record_interval_s` how often a file of
+    it is closed (2 s; from 0.2 to 60). With `record_payloads` the messages are kept there too, for
+    Spark to read; while the disk is behind, reading waits for it, as `ringcast archive` does.
+    `metrics` is an address, such as "127.0.0.1:9464", where this member tells Prometheus its
+    figures. With `spin_s`, such as 0.001, the loop does not sleep for so long after each datagram:
+    round trips get shorter, for a core. `lose` drops what arrives whenever it returns True: for
+    tests of one's own application.
 
     Leaving the block waits until the others have received what was sent to the group, for
     `membership.leave_timeout_s` at the most, and for no reader; so it does if the block ends with
@@ -125,17 +187,18 @@ async def join(
     handles it, and then ends the process with status 143; `signals=False` leaves it alone.
     """
     base = _configured(
-        group,
+        config,
+        group=group or None,
         name=name or None,
         listen=listen,
-        members=tuple(members) or None,
+        members=members if isinstance(members, str) else tuple(members) or None,
         transport=transport,
         insecure=insecure,
         must_exist=must_exist,
         record=record,
         metrics=metrics,
         spin_s=spin_s,
-        multicast=config,
+        multicast=multicast,
         unicast=unicast,
         membership=membership,
     )
@@ -143,23 +206,34 @@ async def join(
     is_insecure = base.insecure
     if keys is not None:
         base = replace(base, insecure=True)  # it may leave this machine
-    own = Address.parse(base.listen)
-    addresses = [Address.parse(text) for text in base.members]
-    forwarder = None if advertise is None else Address.parse(advertise)
-    scraped = None if base.metrics is None else Address.parse(base.metrics)
+    own = await look_up_own(base.listen)
+    given = [Address.parse(text) for text in base.members]
+    forwarder = None if advertise is None else await look_up_own(advertise)
+    scraped = None if base.metrics is None else await look_up_own(base.metrics)
+    listed = NameSource(given, forwarder or own) if any(map(is_name, given)) else ListSource(given)
+    addresses = await listed.look() if isinstance(listed, NameSource) else given
     check_own(own, forwarder, addresses, insecure=base.insecure)
     if scraped is not None:
         check_address(scraped, insecure=is_insecure)  # no key protects that
-    if addresses and discovery is not None:
+    if given and discovery is not None:
         raise UsageError("say where to look with members= or with discovery=, not with both")
     if when_few not in ("raise", "wait"):
         raise ConfigError("when_few", when_few, "'raise' or 'wait'")
     if base.transport == "multicast" and forwarder is not None:
         raise UsageError("advertise= is for a forwarder, and multicast would pass it by")
-    if record_payloads and (base.record is None or not receive):
-        raise UsageError(
-            "record_payloads= is for members with record= that read: what they read is kept"
-        )
+    if record_payloads and not receive:
+        raise UsageError("record_payloads= keeps what is read, and with receive=False nothing is")
+    recording = {
+        "record_level": record_level,
+        "record_payloads": record_payloads or None,
+        "record_interval_s": record_interval_s,
+        "run_id": run_id or None,
+    }
+    idle = [name for name, value in recording.items() if value is not None]
+    if base.record is None and idle:
+        raise UsageError(f"{idle[0]}= does nothing without record=, the directory for the trace")
+    if record_interval_s is None:
+        record_interval_s = DEFAULT_INTERVAL_S
     check_seconds("record_interval_s", record_interval_s, *RECORD_INTERVAL_S)
     hooks = _state_hooks(give_state, take_state)
     if min_members is not None:
@@ -168,7 +242,7 @@ async def join(
     host = HOST.get()
     if keys is None and not is_insecure:  # so all of it is on loopback
         keys = host.own_keys(base.group)
-    source = discovery or (ListSource(addresses) if addresses else host.meeting_place(base.group))
+    source = discovery or (listed if given else host.meeting_place(base.group))
     carrier = host.open_transport(base, own, forwarder, keys)
     if is_insecure and keys is None:
         warn_of_exposure(forwarder or carrier.address)
@@ -183,7 +257,7 @@ async def join(
         source,
         advertise=forwarder,
         record=None if base.record is None else Path(base.record),
-        record_level=record_level,
+        record_level=record_level or "deliveries",
         record_payloads=record_payloads,
         record_interval_s=record_interval_s,
         run_id=run_id or base.group,
@@ -212,10 +286,15 @@ async def join(
         yield handle
 
 
-def _configured(group: str | GroupConfig, **given: Any) -> GroupConfig:
+def _configured(config: GroupConfig | None, **given: Any) -> GroupConfig:
     """What is given goes before what is configured."""
-    base = group if isinstance(group, GroupConfig) else GroupConfig(group=group)
-    return replace(base, **{key: value for key, value in given.items() if value is not None})
+    found = {key: value for key, value in given.items() if value is not None}
+    if config is None:
+        return GroupConfig(**{"group": "", **found})
+    if not isinstance(config, GroupConfig):
+        what = type(config).__name__
+        raise UsageError(f"config= is a GroupConfig, as load_config(path) reads one, not {what}")
+    return replace(config, **found)
 
 
 def _find_keys(key: bytes | str | Path | None) -> KeyRing | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from ringcast.aio.group import Group
+    from ringcast.aio.driver import Owner
     from ringcast.aio.host import Host
     from ringcast.aio.keys import KeyRing
     from ringcast.aio.sources import Source
@@ -91,7 +91,7 @@ class MemberHost:
         """Where questions about this member are asked; None: nowhere."""
         return self._host.probe_directory(group)
 
-    def drive(self, owner: Group, *, must_exist: bool = False) -> Driver:
+    def drive(self, owner: Owner, *, must_exist: bool = False) -> Driver:
         """The member as a new incarnation; it has not begun yet."""
         config = self._config
         me = Member(self._address, self._host.new_incarnation(), config.name)

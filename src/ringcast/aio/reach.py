@@ -1,8 +1,8 @@
 """Reach: which addresses a member may use. Nothing leaves the machine unless the group is given a
 key, or the application says `insecure`.
 
-Peers, files and applications may name any host. Addresses are in numbers: no name is ever looked
-up, because that takes long, and tells others whom this member talks to.
+Peers, files and applications may name any host. Addresses are in numbers here: what an application
+gives as a name was looked up before, and no name that a peer says ever is.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def check_address(address: Address, *, insecure: bool) -> None:
             f"may read and forge messages"
         )
     if ip is None:
-        raise UsageError(f"{address} is a name: give the address in numbers, none is looked up")
+        raise UsageError(f"{address} is a name, and only numbers count here")
     if not _is_one_host(ip):
         raise UsageError(f"{address} is no address of one machine")
 

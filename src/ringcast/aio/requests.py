@@ -25,6 +25,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from ringcast.aio.gate import Gate, Turns, Waiter
+from ringcast.aio.payloads import as_bytes
 from ringcast.errors import GroupClosed, RequestFailed, RingcastError, UsageError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from ringcast.aio.driver import Driver
     from ringcast.events import ReplyReceived, RequestReceived
     from ringcast.model import Member, View
+    from ringcast.wire.codec import Buffer
 
 OPEN_MAX = 64
 """Requests of one member to another that are not answered."""
@@ -59,10 +61,10 @@ class Request:
         self.payload = payload
         self._answer: Callable[[bytes, bool], None] | None = answer
 
-    def reply(self, payload: bytes) -> None:
+    def reply(self, payload: Buffer) -> None:
         """What `request` returns to the sender. If that has departed meanwhile, nothing happens."""
-        check_payload(payload)
-        self._take_answer()(payload, False)
+        content = check_payload(payload)
+        self._take_answer()(content, False)
 
     def refuse(self, reason: str) -> None:
         """Say no: `request` raises RequestFailed with this reason."""
@@ -279,12 +281,12 @@ class Requests:
         self._arrived = deque(r for r in self._arrived if r.sender in self._unanswered)
 
 
-def check_payload(payload: bytes) -> None:
-    """Raise UsageError unless this can be asked or said."""
-    if type(payload) is not bytes:
-        raise UsageError(f"requests and answers are bytes, not {type(payload).__name__}")
-    if len(payload) > PAYLOAD_BYTES_MAX:
+def check_payload(payload: Buffer) -> bytes:
+    """What is asked or said of it; UsageError unless it can be."""
+    content = as_bytes(payload)
+    if len(content) > PAYLOAD_BYTES_MAX:
         raise UsageError(
-            f"{len(payload)} bytes: a request or an answer has at most {PAYLOAD_BYTES_MAX}; send "
+            f"{len(content)} bytes: a request or an answer has at most {PAYLOAD_BYTES_MAX}; send "
             f"more as a message, with send(..., to=member)"
         )
+    return content

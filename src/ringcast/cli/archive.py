@@ -146,7 +146,7 @@ class _Keeper:
     async def member(self, **place: Any) -> None:
         """`place`: where, and with which key."""
         joining = join(
-            self._config,
+            config=self._config,
             **place,
             record=self._directory,
             record_payloads=True,

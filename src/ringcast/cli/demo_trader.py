@@ -107,7 +107,7 @@ async def _member(place: dict[str, Any], commands: Commands) -> None:
     dice, faults = random.Random(place["seed"]), random.Random(-place["seed"] - 1)
     name, loss = place["name"], place["loss"]
     async with ringcast.join(
-        ringcast.load_config(place["settings"], group=place["group"], name=name),
+        config=ringcast.load_config(place["settings"], group=place["group"], name=name),
         discovery=ringcast.DirectorySource(place["meet"]),
         record=place["record"],
         lose=lambda: faults.random() < loss,

@@ -148,7 +148,7 @@ def join(
         raise UsageError("which group? Give its name, or a file that has it with --config")
     config = load_config(config_file, preset=preset, options=options, group=group, name=name)
     joining = join_group(
-        config,
+        config=config,
         listen=listen,
         members=members,
         transport=transport,

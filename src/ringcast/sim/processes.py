@@ -67,7 +67,7 @@ class Cluster:
         loss: float = 0.0,
         seed: int = 1,
         record: Path | None = None,
-        record_level: str = "deliveries",
+        record_level: str | None = None,
         config: dict[str, Any] | None = None,
         membership: dict[str, Any] | None = None,
         program: Sequence[str] = ("ringcast.sim.processes",),
@@ -242,14 +242,14 @@ async def _member(place: dict[str, Any], commands: Commands) -> None:
     offload.IS_WANTED = place.get("offload", True)
     buffer = {key: place[key] for key in ("receive_buffer_bytes",) if place.get(key)}
     async with join(
-        GroupConfig(group=place["group"], **buffer),
+        config=GroupConfig(group=place["group"], **buffer),
         name=place["name"],
         listen=place.get("listen", "127.0.0.1:0"),
         discovery=DirectorySource(place["meet"]),
         transport=place.get("transport", "udp"),
         key=bytes.fromhex(place["key"]) if place.get("key") else None,
         insecure=place.get("insecure"),
-        config=_multicast_config(**place["config"]),
+        multicast=_multicast_config(**place["config"]),
         membership=MembershipConfig(**place["membership"]),
         record=Path(record) if record else None,
         record_level=place["record_level"],

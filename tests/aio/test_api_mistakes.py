@@ -1,0 +1,229 @@
+"""What people write at first: it works, or says in one line what to write instead."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from loopback_groups import read, run, with_members
+
+import ringcast
+from ringcast import ConfigError, RingcastError, UsageError
+from ringcast.aio import names
+from ringcast.aio.sources import ListSource
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from ringcast import Group
+
+ALONE: dict[str, Any] = {"discovery": ListSource([])}
+BLOCK = "write `async with ringcast.join"
+
+
+async def awaited() -> None:
+    await ringcast.join("x", **ALONE)
+
+
+async def entered_twice() -> None:
+    joining = ringcast.join("x", **ALONE)
+    for _ in range(2):
+        async with joining:
+            pass
+
+
+async def entered_without_async() -> None:
+    with ringcast.join("x", **ALONE):  # type: ignore[attr-defined]
+        pass
+
+
+async def sent_before_joining() -> None:
+    await ringcast.join("x", **ALONE).send(b"x")  # type: ignore[attr-defined]
+
+
+async def read_before_joining() -> None:
+    async for _ in ringcast.join("x", **ALONE):  # type: ignore[attr-defined]
+        pass
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "message"),
+    [
+        (awaited, UsageError, f"a join is not for `await`: {BLOCK}"),
+        (entered_twice, UsageError, "entered before: call ringcast.join again for each block"),
+        (
+            entered_without_async,
+            UsageError,
+            "not for `with`: .*; in threads, `with ringcast.blocki",
+        ),
+        (sent_before_joining, AttributeError, f"no 'send' before the group was joined: {BLOCK}"),
+        (read_before_joining, UsageError, f"a join is not for `async for`: {BLOCK}"),
+    ],
+)
+def test_a_join_that_is_not_entered_says_how(
+    mistake: Callable[[], Awaitable[None]], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        run(mistake())
+
+
+def test_a_join_that_was_forgotten_warns() -> None:
+    with pytest.warns(RuntimeWarning, match="a join was never entered: write `async with"):
+        ringcast.join("x")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"record_level": "full"}, "record_level= does nothing without record="),
+        ({"record_interval_s": 1.0}, "record_interval_s= does nothing without record="),
+        ({"record_payloads": True}, "record_payloads= does nothing without record="),
+        (
+            {"record_payloads": True, "record": "here", "receive": False},
+            "record_payloads= keeps what is read, and with receive=False nothing is",
+        ),
+        ({"run_id": "monday"}, "run_id= does nothing without record="),
+        (
+            {"config": "orders.toml"},
+            "config= is a GroupConfig, as load_config.* reads one, not str",
+        ),
+        ({"multicast": 3}, "multicast = 3: must be a MulticastConfig"),
+        ({"membership": {}}, "membership = {}: must be a MembershipConfig"),
+        ({"members": "127.0.0.1:1"}, "must be a list of addresses: .'127.0.0.1:7800'"),
+        ({"members": ["web-1"]}, "must be host:port, such as 127.0.0.1:7800"),
+        ({"listen": "no-such-host.invalid:0"}, "no address was found for 'no-such-host.invalid'"),
+        ({"when_few": "stop"}, "when_few = 'stop': must be 'raise' or 'wait'"),
+        ({"key": b"short"}, "key= has 5 bytes: a key has 32"),
+        ({"take_state": print}, "give_state= and take_state= go together"),
+        ({"transport": "pigeon"}, "must be 'udp', 'multicast' or 'tcp'"),
+        ({"group": ""}, "group = '': must be 1 to 64 bytes of printable text"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused(options: dict[str, Any], message: str) -> None:
+    async def enter() -> None:
+        place = {} if "members" in options else ALONE
+        async with ringcast.join(**{"group": "x", **place, **options}):
+            pytest.fail("it was joined")
+
+    with pytest.raises(UsageError, match=message):
+        run(enter())
+
+
+@pytest.mark.parametrize(
+    ("misuse", "message"),
+    [
+        (lambda group: group.send("text"), "not str: encode it first, as text.encode"),
+        (lambda group: group.send(7), "messages are bytes or other buffers, not int"),
+        (lambda group: group.send_many(b"text"), "not bytes: write send.payload. for one"),
+        (lambda group: group.send_many([b"1", None]), "other buffers, not NoneType"),
+        (lambda group: group.send(b"x", to="web-2"), "pass group.view.'its name'"),
+        (lambda group: group.send(b"x", guarantee="total"), "guarantee is 'fifo' or 'uniform'"),
+        (lambda group: group.request(group.me, "text"), "not str: encode it first"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(
+    misuse: Callable[[Group], Awaitable[Any]], message: str
+) -> None:
+    @with_members(1)
+    async def test(a: Group) -> None:
+        with pytest.raises(UsageError, match=message):
+            await misuse(a)
+        await a.send(b"still works")
+        assert await read(a, 1) == [("A", b"still works")]
+
+
+def test_messages_are_any_buffers_and_many_any_iterable() -> None:
+    @with_members(2)
+    async def test(a: Group, b: Group) -> None:
+        changing = bytearray(b"as it is now")
+        await a.send(changing)
+        changing[:] = b"................"
+        await a.send(memoryview(b"a view"))
+        await a.send(array.array("B", b"an array"), to=b.me)
+        assert a.try_send(bytearray(b"tried"))
+        await a.send_many(b"%d" % number for number in range(3))
+        await a.send_many({b"key": 1, bytes(2): 2})
+        await a.send_many([bytearray(b"one"), b"two"])
+        got = {payload for _, payload in await read(b, 11)}
+        assert {b"as it is now", b"a view", b"an array", b"tried", b"one", b"two"} <= got
+        assert {b"0", b"1", b"2", b"key", bytes(2)} <= got
+
+
+def test_a_group_has_no_internals_in_public() -> None:
+    assert [name for name in dir(ringcast.Group) if name.startswith("on_")] == []
+
+
+# Names
+
+
+def test_localhost_is_this_machine() -> None:
+    async def meet() -> None:
+        async with (
+            ringcast.join("names", name="A", listen="localhost:0", **ALONE) as a,
+            ringcast.join("names", members=[f"localhost:{a.me.address.port}"]) as b,
+        ):
+            assert a.me.address.host == "127.0.0.1"
+            assert "A" in b.view
+
+    run(meet())
+
+
+def test_names_are_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service has no address before its first member is ready."""
+    real, known = socket.getaddrinfo, dict[str, str]()
+
+    def getaddrinfo(host: str, *rest: Any, **options: Any) -> Any:
+        if host == "orders.example":
+            if host not in known:
+                raise socket.gaierror(socket.EAI_NONAME, "not known")
+            host = known[host]
+        return real(host, *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(names, "AGAIN_S", 0.05)
+
+    async def meet() -> None:
+        async with ringcast.join("names", name="A", **ALONE) as a:
+            place = f"orders.example:{a.me.address.port}"
+            async with ringcast.join("names", name="B", members=[place]) as b:
+                assert len(b.view) == 1
+                known["orders.example"] = "127.0.0.1"
+                async with asyncio.timeout(20):
+                    await b.wait_for_view(lambda view: "A" in view)
+
+    run(meet())
+
+
+def test_a_name_that_leads_away_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("192.0.2.7", 7800))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: far)
+
+    async def enter() -> None:
+        async with ringcast.join("names", members=["orders.example:7800"]):
+            pytest.fail("it was joined")
+
+    with pytest.raises(UsageError, match="is not a loopback address: without a key"):
+        run(enter())
+
+
+def test_a_whole_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "orders.toml"
+    file.write_text('[group]\ngroup = "orders"\nname = "web-1"\n')
+
+    async def enter() -> tuple[str, str]:
+        config = ringcast.load_config(file)
+        async with ringcast.join(config=config, **ALONE) as group:
+            first = group.me.name
+        async with ringcast.join("others", config=config, name="web-2", **ALONE) as group:
+            return first, group.me.name
+
+    assert run(enter()) == ("web-1", "web-2")
+
+
+def test_mistakes_are_usage_errors() -> None:
+    assert issubclass(ConfigError, UsageError)
+    assert issubclass(UsageError, RingcastError)
