@@ -3,6 +3,7 @@
 from ringcast import blocking
 from ringcast.aio.asking import Replies
 from ringcast.aio.group import Group
+from ringcast.aio.health import Health
 from ringcast.aio.joining import join
 from ringcast.aio.read_queue import Message
 from ringcast.aio.receipts import Receipt
@@ -52,6 +53,7 @@ __all__ = [
     "Group",
     "GroupClosed",
     "GroupConfig",
+    "Health",
     "JoinTimeout",
     "Member",
     "MembershipConfig",

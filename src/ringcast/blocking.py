@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import WeakSet
 
 from ringcast.aio.asking import answer_with
@@ -35,16 +35,15 @@ from ringcast.protocols.views.layer import GOODBYE_SHARE
 from ringcast.window.fragmenter import check_payloads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from typing import Literal, Unpack
 
-    from ringcast import config
     from ringcast.aio import group as aio
     from ringcast.aio import receipts
     from ringcast.aio.asking import Replies
+    from ringcast.aio.health import Health
+    from ringcast.aio.joining import JoinOptions
     from ringcast.aio.read_queue import Guarantee, Message, Notice
-    from ringcast.aio.sources import Source
     from ringcast.aio.state_threads import GiveState, TakeState
     from ringcast.model import Member, View
     from ringcast.wire.codec import Buffer
@@ -55,38 +54,6 @@ FORKED = "this process was made by fork, and the member lives in its parent alon
 
 _groups: WeakSet[Group] = WeakSet()
 """All of this process."""
-
-
-class JoinOptions(TypedDict, total=False):
-    """What `join` takes as that of asyncio does; see there."""
-
-    name: str
-    listen: str | None
-    advertise: str | None
-    members: Sequence[str]
-    discovery: Source | None
-    must_exist: bool | None
-    min_members: int | None
-    when_few: Literal["raise", "wait"]
-    transport: config.TransportName | None
-    key: bytes | str | Path | None
-    insecure: bool | None
-    receive: bool
-    receive_own: bool
-    record: Path | str | None
-    record_level: str | None
-    record_payloads: bool
-    record_interval_s: float | None
-    run_id: str
-    metrics: str | None
-    spin_s: float | None
-    config: config.GroupConfig | None
-    multicast: config.MulticastConfig | None
-    unicast: config.UnicastConfig | None
-    membership: config.MembershipConfig | None
-    join_timeout_s: float
-    signals: bool
-    lose: Callable[[], bool] | None
 
 
 class Group:
@@ -335,6 +302,10 @@ class Group:
     def explain(self) -> list[str]:
         """One sentence for each thing that waits, and for whom."""
         return self._do(self._group.explain)
+
+    def health(self) -> Health:
+        """Whether this member is ready, and why not."""
+        return self._do(self._group.health)
 
     def stats(self) -> dict[str, object]:
         """Every table with its size, and every counter."""

@@ -37,6 +37,7 @@ from ringcast import (
     ViewInstalled,
     blocking,
 )
+from ringcast.aio.joining import JoinOptions
 from ringcast.aio.member_host import STREAMS
 from ringcast.aio.send_queue import RING_CAPACITY
 from ringcast.aio.sources import ListSource
@@ -225,7 +226,7 @@ def test_options_are_those_of_asyncio() -> None:
     theirs = dict(inspect.signature(ringcast.join).parameters)
     ours = set(inspect.signature(blocking.join).parameters) - {"options"}
     assert ours == {"group", "give_state", "take_state"}
-    options = blocking.JoinOptions.__annotations__
+    options = JoinOptions.__annotations__
     assert {name: option.__forward_arg__ for name, option in options.items()} == {
         name: theirs[name].annotation for name in theirs.keys() - ours
     }

@@ -45,6 +45,17 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Termin
         yield terminals
 
 
+def test_health_tells_who_is_ready_by_its_exit_status(group: dict[str, Terminal]) -> None:
+    assert ringcast("health", "orders", "--member", "web-1").returncode == 0
+    found = ringcast("health", "orders")
+    assert found.returncode == 1
+    assert re.search(r"^web-3: does not answer: process \d+ is stopped$", found.stdout, re.M)
+    assert "web-2: ready" in found.stdout
+    first, *_ = json.loads(ringcast("health", "orders", "--json").stdout)
+    assert first == {"member": "web-1", "ready": True, "reasons": []}
+    assert ringcast("health", "nobody").returncode == 2
+
+
 def test_explain_names_who_pins_the_window_since_when_and_what_comes_next(
     group: dict[str, Terminal],
 ) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ringcast.model import Member, View
     from ringcast.protocols.multicast_sender import MulticastSender
 
-ASKS = ("view", "explain", "stats", "top", "sync")
+ASKS = ("view", "health", "explain", "stats", "top", "sync")
 
 
 def answer(question: Question, group: Group, driver: Driver) -> dict[str, object]:
@@ -33,6 +33,8 @@ def answer(question: Question, group: Group, driver: Driver) -> dict[str, object
     match question:
         case {"ask": "view"}:
             return who
+        case {"ask": "health"}:
+            return {**who, **group.health()._asdict()}
         case {"ask": "explain"}:
             return {**who, "reasons": group.explain()}
         case {"ask": "stats"}:

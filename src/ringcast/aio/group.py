@@ -15,6 +15,7 @@ from ringcast.aio.answers import answer
 from ringcast.aio.asking import request_all, serve
 from ringcast.aio.driver import Owner
 from ringcast.aio.gate import Gate
+from ringcast.aio.health import health_of
 from ringcast.aio.member_host import STREAMS
 from ringcast.aio.payloads import as_bytes, as_messages
 from ringcast.aio.probe import Probe, probe_name
@@ -26,12 +27,7 @@ from ringcast.aio.requests import Requests, check_payload
 from ringcast.aio.state import StateExchange
 from ringcast.config import check_seconds
 from ringcast.core.shared import Phase
-from ringcast.errors import (
-    GroupClosed,
-    TimedOut,
-    TooFewMembers,
-    UsageError,
-)
+from ringcast.errors import GroupClosed, TimedOut, TooFewMembers, UsageError
 from ringcast.events import (
     Closed,
     Confirmed,
@@ -52,6 +48,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from ringcast.aio.asking import Handler, Replies
+    from ringcast.aio.health import Health
     from ringcast.aio.member_host import MemberHost
     from ringcast.aio.metrics import Metrics
     from ringcast.aio.probe import Question
@@ -431,6 +428,10 @@ class Group:
         self._driver.node.stabilize(self._driver.now())
         self._driver.take(0)
 
+    def health(self) -> Health:
+        """Whether this member is ready, and why not; for probes, as `ringcast health` is."""
+        return health_of(self._driver, self._closed, has_state_to_take=self._has_state_to_take)
+
     def explain(self) -> list[str]:
         """One sentence for each thing that waits, and for whom; and one for what slows this member
         down as long as nobody changes it."""
@@ -535,7 +536,7 @@ class Group:
             self._readable.open()  # whoever waits to read may have come to where it is wanted
 
     def _on_view(self, view: View) -> None:
-        self._place.tell_view(self._driver, is_first=self._view is None)
+        self._place.tell_view(self._driver, self._view)
         self._view = view
         self._requests.on_view(view)
         self._open_writable(None)  # who waits for room may have to be told of too few members

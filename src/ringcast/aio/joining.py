@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypedDict
 
 from ringcast.aio.ending import Stay
 from ringcast.aio.group import Group
@@ -88,6 +88,38 @@ class Join(AbstractAsyncContextManager["Group", "bool | None"]):
     def _misused(self, word: str, more: str = "") -> UsageError:
         self._is_entered = True
         return UsageError(f"a join is not for `{word}`: {HOW}{more}")
+
+
+class JoinOptions(TypedDict, total=False):
+    """What `join` takes, but for the group and its state: for who hands it on."""
+
+    name: str
+    listen: str | None
+    advertise: str | None
+    members: Sequence[str]
+    discovery: Source | None
+    must_exist: bool | None
+    min_members: int | None
+    when_few: Literal["raise", "wait"]
+    transport: TransportName | None
+    key: bytes | str | Path | None
+    insecure: bool | None
+    receive: bool
+    receive_own: bool
+    record: Path | str | None
+    record_level: str | None
+    record_payloads: bool
+    record_interval_s: float | None
+    run_id: str
+    metrics: str | None
+    spin_s: float | None
+    config: GroupConfig | None
+    multicast: MulticastConfig | None
+    unicast: UnicastConfig | None
+    membership: MembershipConfig | None
+    join_timeout_s: float
+    signals: bool
+    lose: Callable[[], bool] | None
 
 
 def entered(joining: Callable[P, AsyncIterator[Group]]) -> Callable[P, Join]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
     from ringcast.config import GroupConfig
-    from ringcast.model import Address
+    from ringcast.model import Address, View
     from ringcast.node import Node
     from ringcast.trace.observe.observer import TraceObserver
     from ringcast.trace.recorder import Recorder
@@ -145,21 +145,27 @@ class MemberHost:
             + ("?" if self._keys is None else f", with this key (id {self._keys.id})?")
         ) from None
 
-    def tell_view(self, driver: Driver, *, is_first: bool) -> None:
+    def tell_view(self, driver: Driver, before: View | None) -> None:
         """What this member's log says of the view that it has come to."""
-        me, membership = driver.node.me, driver.membership
-        if is_first and membership.started_alone:
+        me, membership, view = driver.node.me, driver.membership, driver.node.view
+        assert view is not None
+        came = [str(member) for member in view if before is None or member not in before]
+        gone = [str(member) for member in before or () if member not in view]
+        changes = {"came": came, "gone": gone}
+        told = [f"{', '.join(who)} {what}" for what, who in changes.items() if who]
+        log.info("%s: %r of group %r: %s", me, view, self._config.group, "; ".join(told))
+        if before is None and membership.started_alone:
             log.info("%s started group %r alone: nobody answered at %s", me, *self.searched)
         taken = membership.agreement.taken
-        for name, before, now, was_given in taken:
+        for name, asked, now, was_given in taken:
             if was_given:
                 log.warning(
                     "%s asked for %s = %s and takes %s: the group that it came together with has "
                     "that",
-                    *(me, name, before, now),
+                    *(me, name, asked, now),
                 )
             else:
-                log.info("%s takes %s = %s, as its group has it, not %s", me, name, now, before)
+                log.info("%s takes %s = %s, as its group has it, not %s", me, name, now, asked)
         if taken:
             self._settings.update(_settings(driver.node.config))
         taken.clear()

@@ -20,6 +20,7 @@ COMMANDS = {
     "demo": "ringcast.cli.demo",
     "explain": "ringcast.cli.explain",
     "explore": "ringcast.cli.explore",
+    "health": "ringcast.cli.health",
     "join": "ringcast.cli.join",
     "keygen": "ringcast.cli.keygen",
     "members": "ringcast.cli.members",

@@ -1,0 +1,46 @@
+"""ringcast health: whether the members of a group that run here are ready, as an exit status."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from ringcast.cli.local import ask_group, refusals
+from ringcast.cli.words import safe
+
+
+@click.command()
+@click.argument("group")
+@click.option("--member", metavar="NAME", help="Only this one, by name or address.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def health(group: str, member: str | None, as_json: bool) -> None:
+    """Whether members are ready: in the group, with enough others, and with their state.
+
+    All members of this user on this machine are asked, each for a second at the most. Exits with 0
+    if all of them are ready, with 1 if one is not or does not answer, with 2 if none runs here.
+
+    \b
+    Examples:
+      ringcast health orders
+      ringcast health orders --member web-1
+    """
+    replies = ask_group(group, {"ask": "health"}, member)
+    refusals(replies)
+    found = {
+        reply.who: [f"does not answer: {reply.error or reply.silence}"]
+        if reply.answer is None
+        else reply.answer["reasons"]
+        for reply in replies
+    }
+    if as_json:
+        lines = [
+            {"member": who, "ready": not reasons, "reasons": reasons}
+            for who, reasons in found.items()
+        ]
+        click.echo(json.dumps(lines))
+    else:
+        for who, reasons in found.items():
+            click.echo(f"{who}: {safe('; '.join(reasons)) or 'ready'}")
+    sys.exit(any(found.values()))
