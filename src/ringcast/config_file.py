@@ -1,7 +1,7 @@
-"""Configuration from a TOML file, and from options. The sections are the configuration classes and
-their settings are the keys, so there is one validator: a wrong value is refused by the class, and
-told with its place. An option is a line of such a file with the section before the key:
-`multicast.capacity = 8192`.
+"""Configuration from a TOML file, from the environment and from options. The sections are the
+configuration classes and their settings are the keys, so there is one validator: a wrong value
+is refused by the class, and told with its place. An option is a line of such a file with the
+section before the key: `multicast.capacity = 8192`.
 
     preset = "large"            # optional; what stands below goes before it
 
@@ -17,10 +17,16 @@ told with its place. An option is a line of such a file with the section before 
 
     [unicast]
     [membership]
+
+In the environment the same line is RINGCAST_MULTICAST_CAPACITY=8192, and a key of [group] has no
+section: RINGCAST_LISTEN. Of lists, parts are separated by commas. Other names that begin so are not
+ours to judge: a platform may have made them. One that is nearly right is logged.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,6 +49,11 @@ if TYPE_CHECKING:
     """By section, keys and values."""
 
 FILE_BYTES_MAX = 1 << 20
+PREFIX = "RINGCAST_"
+KEYS = {"RINGCAST_KEY", "RINGCAST_KEY_FILE"}
+"""These are for groups that are given no key otherwise, so they do not go before a file."""
+
+log = logging.getLogger("ringcast")
 
 C = TypeVar("C", MulticastConfig, StabilityConfig, UnicastConfig, MembershipConfig, GroupConfig)
 
@@ -84,9 +95,10 @@ def load_config(
     group: str | None = None,
     name: str | None = None,
 ) -> GroupConfig:
-    """Read a group's configuration: `ringcast.join(ringcast.load_config("orders.toml"))`.
+    """Read a group's configuration: `ringcast.join(config=ringcast.load_config("orders.toml"))`.
 
-    What is given here goes before what stands in the file, and that before the preset; `options`
+    What is given here goes before the environment (RINGCAST_MULTICAST_CAPACITY=8192), that before
+    what stands in the file, and that before the preset; `options`
     are lines such as "multicast.capacity = 8192". UsageError, and ConfigError among them, names the
     file, the section and the key. Without a file, only what is given counts.
     """
@@ -95,6 +107,7 @@ def load_config(
     named = table.pop("preset", "lan")
     chosen = _check_preset(preset, "") if preset is not None else _check_preset(named, where)
     layers = [(PRESETS[chosen], ""), (_sections(table, where), where)]
+    layers += [(section, f"{name}: ") for name, section in _environment().items()]
     layers += [(_sections(_parse_option(line), ""), "") for line in options]
     own = {key: value for key, value in (("group", group), ("name", name)) if value is not None}
     values = _Values([*layers, ({"group": own} if own else {}, "")])
@@ -107,7 +120,7 @@ def load_config(
         "membership": values.build(MembershipConfig, "membership"),
     }
     if "group" not in values.of("group"):
-        raise UsageError(f"{where}which group? Say it in section [group], or give it by itself")
+        raise UsageError(f"{where}which group? Give its name, or say it in section [group]")
     return values.build(GroupConfig, "group", **parts)
 
 
@@ -164,14 +177,29 @@ def _parse_option(line: str) -> dict[str, Any]:
     if not is_given or "." not in key:
         raise UsageError(f"{line!r} is not SECTION.KEY=VALUE, such as multicast.capacity=8192")
     *sections, name = key.split(".")
-    try:
-        content = _parse(f"value = {value}", "")["value"]
-    except UsageError:
-        content = value
-    table = {name: content}
+    table = {name: _value_of(value)}
     for section in reversed(sections):
         table = {section: table}
     return table
+
+
+def _environment() -> dict[str, Sections]:
+    """What it says, by name of the variable."""
+    known = {
+        PREFIX + f"{section}_{key}".removeprefix("group_").replace(".", "_").upper(): (section, key)
+        for section, kind in SECTIONS.items()
+        for key in settings(kind)
+    }
+    found: dict[str, Sections] = {}
+    for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
+        if name in KEYS:
+            continue
+        if name in known:
+            section, key = known[name]
+            found[name] = {section: {key: _value_for(key, os.environ[name])}}
+        elif near := _nearest(name, known, 0.9):
+            log.warning("%s is no setting: did you mean %s?", name, near)
+    return found
 
 
 def _check_preset(value: object, where: str) -> str:
@@ -215,10 +243,28 @@ def _check_key(key: str, section: str, where: str) -> None:
     raise _unknown(f"{where}no such key in [{section}]", key, known)
 
 
+def _value_for(key: str, text: str) -> Any:
+    """What one variable says."""
+    if key in ("group", "name"):
+        return text
+    return [part.strip() for part in text.split(",")] if key == "members" else _value_of(text)
+
+
+def _value_of(text: str) -> Any:
+    """As TOML has it; words need no quotes."""
+    try:
+        return _parse(f"value = {text}", "")["value"]
+    except UsageError:
+        return text
+
+
 def _unknown(what: str, key: str, known: Iterable[str]) -> UsageError:
+    near = _nearest(key, known, 0.6)
+    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}"
+    return UsageError(f"{what}: {key!r}; {hint}")
+
+
+def _nearest(key: str, known: Iterable[str], likeness: float) -> str | None:
     import difflib
 
-    known = list(known)
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    return UsageError(f"{what}: {key!r}; {hint}")
+    return next(iter(difflib.get_close_matches(key, list(known), 1, likeness)), None)

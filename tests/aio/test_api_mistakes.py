@@ -100,7 +100,7 @@ def test_a_join_that_was_forgotten_warns() -> None:
         ({"key": b"short"}, "key= has 5 bytes: a key has 32"),
         ({"take_state": print}, "give_state= and take_state= go together"),
         ({"transport": "pigeon"}, "must be 'udp', 'multicast' or 'tcp'"),
-        ({"group": ""}, "group = '': must be 1 to 64 bytes of printable text"),
+        ({"group": ""}, "which group. Give its name"),
     ],
 )
 def test_what_cannot_be_joined_is_refused(options: dict[str, Any], message: str) -> None:
@@ -222,6 +222,20 @@ def test_a_whole_configuration(tmp_path: Path) -> None:
             return first, group.me.name
 
     assert run(enter()) == ("web-1", "web-2")
+
+
+def test_what_is_not_given_is_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGCAST_GROUP", "orders")
+    monkeypatch.setenv("RINGCAST_NAME", "web-1")
+    monkeypatch.setenv("RINGCAST_LISTEN", "localhost:0")
+
+    async def enter() -> tuple[str, str]:
+        async with ringcast.join(**ALONE) as first:
+            assert first.me.name == "web-1"
+        async with ringcast.join("others", name="web-2", **ALONE) as group:
+            return group.me.name, group.me.address.host
+
+    assert run(enter()) == ("web-2", "127.0.0.1")
 
 
 def test_mistakes_are_usage_errors() -> None:

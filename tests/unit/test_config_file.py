@@ -145,7 +145,7 @@ def test_a_section_makes_a_group_vote(file: Path) -> None:
             "[multicast] capacity = 100000: must be at most 65536 where members report",
         ),
         ("[group]\ngroup = 3", "[group] group = 3: must be 1 to 64 bytes of printable text"),
-        ("[unicast]", "which group? Say it in section [group], or give it by itself"),
+        ("[unicast]", "which group? Give its name, or say it in section [group]"),
         ("preset = 'man'", "preset = 'man': must be 'lan' or 'wan' or 'large'"),
         ("preset = 3", "preset = 3: must be 'lan' or 'wan' or 'large'"),
         ("[group", "not TOML: Expected ']' at the end of a table declaration (at end of document)"),
@@ -280,3 +280,50 @@ def test_the_example_of_the_manual(file: Path) -> None:
     config = load_config(file)
     assert config.group == "orders"
     assert config.multicast.stability is not None
+
+
+# The environment
+
+
+def test_every_setting_may_stand_in_the_environment(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(WHOLE)
+    said = {
+        "RINGCAST_NAME": "7",
+        "RINGCAST_MEMBERS": "10.0.0.1:7800, orders.example:7800",
+        "RINGCAST_MUST_EXIST": "false",
+        "RINGCAST_MULTICAST_CAPACITY": "128",
+        "RINGCAST_MULTICAST_STABILITY_INTERVAL_S": "0.5",
+        "RINGCAST_MEMBERSHIP_SUSPECT_AFTER_S": "10",
+    }
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    config = load_config(file)
+    assert (config.group, config.name, config.must_exist) == ("orders", "7", False)
+    assert config.members == ["10.0.0.1:7800", "orders.example:7800"]
+    assert config.multicast == MulticastConfig(
+        capacity=128, stability=StabilityConfig(interval_s=0.5)
+    )
+    assert config.membership == MembershipConfig(min_members=3, suspect_after_s=10)
+    given = load_config(file, name="given", options=["multicast.capacity=256"])
+    assert (given.name, given.multicast.capacity) == ("given", 256)
+
+
+def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGCAST_MULTICAST_CAPACITY", "many")
+    what = r"^RINGCAST_MULTICAST_CAPACITY: \[multicast\] capacity = 'many': must be a whole number"
+    with pytest.raises(ConfigError, match=what):
+        load_config(group="orders")
+
+
+def test_a_variable_that_is_nearly_one_is_told_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RINGCAST_MULTICAST_CAPCITY", "8")
+    monkeypatch.setenv("RINGCAST_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("RINGCAST_KEY_FILE", "orders.key")
+    assert load_config(group="orders") == GroupConfig(group="orders")
+    assert caplog.messages == [
+        "RINGCAST_MULTICAST_CAPCITY is no setting: did you mean RINGCAST_MULTICAST_CAPACITY?"
+    ]

@@ -19,6 +19,7 @@ from ringcast.aio.names import NameSource, is_name, look_up_own
 from ringcast.aio.reach import check_address, check_own, warn_of_exposure
 from ringcast.aio.sources import ListSource
 from ringcast.config import GroupConfig, check_seconds
+from ringcast.config_file import load_config
 from ringcast.errors import ConfigError, UsageError
 from ringcast.model import Address
 
@@ -169,7 +170,8 @@ async def join(
     """Join the group of this name, or start it; in it when the block starts, out when it ends.
 
     `config` is a whole configuration, such as `load_config` reads from a file, with the name of the
-    group in it; whatever else is given here goes before what stands there.
+    group in it; whatever else is given here goes before what stands there. Without it what is not
+    given here is as the environment says: RINGCAST_LISTEN, RINGCAST_MULTICAST_CAPACITY.
 
     Members of one user on one machine find each other by the name alone. Else say where to look:
     `members` are addresses where some may be found, or host names, which are looked up again while
@@ -322,7 +324,7 @@ def _configured(config: GroupConfig | None, **given: Any) -> GroupConfig:
     """What is given goes before what is configured."""
     found = {key: value for key, value in given.items() if value is not None}
     if config is None:
-        return GroupConfig(**{"group": "", **found})
+        config = load_config(group=found.get("group"))
     if not isinstance(config, GroupConfig):
         what = type(config).__name__
         raise UsageError(f"config= is a GroupConfig, as load_config(path) reads one, not {what}")
