@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
@@ -34,6 +35,9 @@ COMMANDS = {
 """Command → the module that defines it under the same name. Imported when used: `ringcast
 --help` must not wait for what one command needs."""
 
+SPARK = {"pyspark", "pyarrow", "pandas", "numpy", "duckdb"}
+"""What ringcast alone does not bring."""
+
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """How newer versions of click show the help when nothing is asked for: that is no mistake."""
 
@@ -58,6 +62,14 @@ def _mistakes() -> Iterator[None]:
         raise Mistake(f"{error.format_message()} (see {path} --help)") from error
     except RingcastError as error:
         raise Mistake(str(error)) from error
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in SPARK:
+            raise
+        what = f"this needs {error.name}, which is not installed"
+        raise Mistake(f'{what}: pip install "ringcast[spark]"') from error
+    except KeyboardInterrupt:
+        click.echo("ringcast: interrupted", err=True)
+        sys.exit(130)
     except OSError as error:
         # A file or directory that was asked for; whatever else the system says is our bug.
         if error.filename is None:

@@ -82,7 +82,7 @@ class Cluster:
             "group": group,
             "loss": loss,
             "record": str(record) if record else None,
-            "record_level": record_level,
+            "record_level": record_level if record else None,
             "config": config or {},
             "membership": membership or {},
             **place,
