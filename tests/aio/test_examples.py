@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from contextlib import suppress
@@ -10,6 +11,9 @@ from select import select
 from typing import TYPE_CHECKING
 
 import pytest
+
+import ringcast
+from ringcast.aio.sources import ListSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,3 +116,26 @@ def test_another_leads_when_the_leader_dies(terminals: list[Terminal]) -> None:
     later = ready.readline()
     assert later.split()[1:4] == ["does", "job", "1"]
     assert int(later.split()[-1]) > int(first.split()[-1])
+
+
+@pytest.mark.proof
+def test_a_spark_job_counts_each_order_once(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="needs ringcast[spark]")
+
+    async def sell(*orders: str) -> None:
+        recording = {"record": tmp_path / "archive", "record_payloads": True}
+        async with ringcast.join("shop", discovery=ListSource([]), **recording) as group:  # type: ignore[arg-type]
+            await group.send_many(order.encode() for order in orders)
+            for _ in orders:
+                await anext(aiter(group))
+
+    def revenue() -> str:
+        command = [sys.executable, str(EXAMPLES / "revenue.py"), "archive", "out"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    asyncio.run(sell('{"item": "tea", "cents": 420}', "nonsense", '{"item": "tea", "cents": 80}'))
+    assert revenue() == "tea: 2 orders, 5.00\n"
+    asyncio.run(sell('{"item": "cake", "cents": 310}'))
+    assert revenue() == "tea: 2 orders, 5.00\ncake: 1 orders, 3.10\n"
