@@ -52,8 +52,7 @@ T = TypeVar("T")
 
 FORKED = "this process was made by fork, and the member lives in its parent alone: join here too"
 
-_groups: WeakSet[Group] = WeakSet()
-"""All of this process."""
+_groups: WeakSet[Group] = WeakSet()  # all of this process
 
 
 class JoinOptions(TypedDict, total=False):
@@ -78,6 +77,7 @@ class JoinOptions(TypedDict, total=False):
     record_interval_s: float
     run_id: str
     metrics: str | None
+    memory_limit: int | None
     spin_s: float | None
     config: MulticastConfig | None
     unicast: UnicastConfig | None

@@ -64,6 +64,7 @@ async def join(
     record_interval_s: float = 2.0,
     run_id: str = "",
     metrics: str | None = None,
+    memory_limit: int | None = None,
     spin_s: float | None = None,
     config: MulticastConfig | None = None,
     unicast: UnicastConfig | None = None,
@@ -113,7 +114,9 @@ async def join(
     run of the group there (else by the group's name), `record_interval_s` how often a file of it is
     closed (2 s; from 0.2 to 60). With `record_payloads` the messages are kept there too, for Spark
     to read; while the disk is behind, reading waits for it, as `ringcast archive` does. `metrics`
-    is an address, such as "127.0.0.1:9464", where this member tells Prometheus its figures. With
+    is an address, such as "127.0.0.1:9464", where this member tells Prometheus its figures.
+    `memory_limit` is how many bytes its windows and queues may take together: smaller windows hold
+    senders up sooner. With
     `spin_s`, such as 0.001, the loop does not sleep for so long after each datagram: round trips
     get shorter, for a core. `lose` drops what arrives whenever it returns True: for tests of one's
     own application.
@@ -134,6 +137,7 @@ async def join(
         must_exist=must_exist,
         record=record,
         metrics=metrics,
+        memory_limit=memory_limit,
         spin_s=spin_s,
         multicast=config,
         unicast=unicast,
