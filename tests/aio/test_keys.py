@@ -6,10 +6,12 @@ import asyncio
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,10 +39,9 @@ from ringcast.errors import JoinTimeout, Reject, UsageError
 from ringcast.wire.envelope import Key
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ringcast.aio.group import Group
 
+HERE = Path(__file__).parent
 ONE, OTHER = bytes(range(32)), bytes(32)
 REFUSED = re.compile(r"refused \d+ datagrams? from 10\.9\.\d\.\d:\d+ .*with key id ")
 
@@ -362,6 +363,31 @@ def test_a_key_is_exchanged_under_load(tmp_path: Path) -> None:
                 pass
 
     with_members(3, per_member=[{"key": path} for path in paths])(exchange)
+
+
+@pytest.mark.parametrize("how", ["asyncio", "threads"])
+def test_a_key_file_is_read_again_on_sighup(how: str, tmp_path: Path) -> None:
+    path = key_file(tmp_path / "group.key", ONE)
+    command = [sys.executable, str(HERE / "hangup_member.py"), how, str(path)]
+    pipe, ids = subprocess.PIPE, [Key(key).id.hex() for key in (ONE, OTHER)]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as member:
+        assert member.stdin is not None
+        assert member.stdout is not None
+        assert member.stderr is not None
+        assert member.stdout.readline().split() == ids[:1]
+        path.write_text("nothing of the kind")
+        for _ in range(2):  # and told each time
+            member.send_signal(signal.SIGHUP)
+            assert "the keys are as they were: key file" in member.stderr.readline()
+        key_file(path, ONE, OTHER)
+        member.send_signal(signal.SIGHUP)
+        found: list[str] = []
+        while found != ids:  # soon
+            member.stdin.write("\n")
+            member.stdin.flush()
+            found = member.stdout.readline().split()
+        member.stdin.close()
+        assert member.wait(20) == 0
 
 
 def test_where_a_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
