@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from hosts import Hosts
+from hosts import Hosts, Neighbours
 from loopback_groups import FIRST, PATIENT, numbered, read, until, with_members
 from namespace import in_own_network
 
@@ -34,7 +34,7 @@ from ringcast.aio.keys import (
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource, ListSource, group_directory
 from ringcast.cli import main
-from ringcast.config import GroupConfig
+from ringcast.config import GroupConfig, MembershipConfig
 from ringcast.errors import JoinTimeout, Reject, UsageError
 from ringcast.wire.envelope import Key
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ringcast.aio.group import Group
 
 HERE = Path(__file__).parent
+SOON = MembershipConfig(heartbeat_s=0.1, suspect_after_s=0.6, verify_s=0.2)
 ONE, OTHER = bytes(range(32)), bytes(32)
 REFUSED = re.compile(r"refused \d+ datagrams? from 10\.9\.\d\.\d:\d+ .*with key id ")
 
@@ -492,7 +493,7 @@ def test_a_copy_of_a_process_has_a_salt_of_its_own() -> None:
 # Two hosts
 
 
-@pytest.mark.parametrize("transport", ["udp", "tcp"])
+@pytest.mark.parametrize("transport", ["udp", "tcp", "multicast"])
 @in_own_network
 def test_hosts_with_one_key_are_one_group_and_with_two_they_never_are(transport: str) -> None:
     async def join_on(hosts: Hosts, at: int, key: bytes, stack: AsyncExitStack) -> Group:
@@ -505,16 +506,26 @@ def test_hosts_with_one_key_are_one_group_and_with_two_they_never_are(transport:
                 members=[other],
                 key=key,
                 transport=transport,
+                membership=SOON,
             )
             return await stack.enter_async_context(joining)
+
+    async def talk(groups: list[Group]) -> None:
+        for group in groups:
+            await group.wait_for_view(lambda view: len(view) == 2)
+        await groups[0].send(b"across")
+        assert await read(groups[1], 1) == [("A", b"across")]
 
     async def meet(hosts: Hosts, *keys: bytes) -> list[Group]:
         async with AsyncExitStack() as stack:
             groups = [await join_on(hosts, at, key, stack) for at, key in enumerate(keys)]
             if keys[0] == keys[1]:
-                await groups[0].wait_for_view(lambda view: len(view) == 2)
-                await groups[0].send(b"across")
-                assert await read(groups[1], 1) == [("A", b"across")]
+                await talk(groups)
+                hosts.cut([0, 1], [0, 1])
+                for group in groups:
+                    await group.wait_for_view(lambda view: len(view) == 1)
+                hosts.heal()
+                await talk(groups)
             else:
                 for group in groups:
                     while not any(REFUSED.search(each) for each in group.explain()):
@@ -522,6 +533,6 @@ def test_hosts_with_one_key_are_one_group_and_with_two_they_never_are(transport:
                 assert [len(group.view) for group in groups] == [1, 1]
         return groups
 
-    with Hosts(2) as hosts:
+    with (Neighbours if transport == "multicast" else Hosts)(2) as hosts:
         run(meet(hosts, ONE, OTHER))
         run(meet(hosts, ONE, ONE))
