@@ -428,7 +428,8 @@ class GroupConfig:
             raise ConfigError("transport", self.transport, "'udp', 'multicast' or 'tcp'")
         check_flag("must_exist", self.must_exist)
         if self.key_file is not None and not isinstance(self.key_file, str | Path):
-            raise ConfigError("key_file", self.key_file, "the path of a file")
+            kind = type(self.key_file).__name__  # it may be the key itself: nobody is told
+            raise ConfigError("key_file", kind, "the path of a file")
         if self.record is not None and not isinstance(self.record, str | Path):
             raise ConfigError("record", self.record, "a directory")
         if self.metrics is not None:
