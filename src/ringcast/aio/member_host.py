@@ -150,6 +150,8 @@ class MemberHost:
         me, membership = driver.node.me, driver.membership
         if is_first and membership.started_alone:
             log.info("%s started group %r alone: nobody answered at %s", me, *self.searched)
+        if shortage := driver.node.memory.shortage:
+            log.warning("%s: %s", me, shortage)
         taken = membership.agreement.taken
         for name, before, now, was_given in taken:
             if was_given:

@@ -152,6 +152,14 @@ class Memory:
             f"is for large messages, less with a smaller max_message_bytes"
         )
 
+    @property
+    def shortage(self) -> str | None:
+        """Why the limit cannot be kept in this view; None: it can."""
+        limit = self.config.memory_limit
+        if limit is None or limit >= self.least(self._members):
+            return None
+        return f"memory_limit is {limit}, and cannot be kept: give {self._need()}"
+
     # What is taken
 
     def stats(self, layers: Sequence[Layer]) -> dict[str, int]:
@@ -182,9 +190,7 @@ class Memory:
         by_size = sorted(((size, what) for what, size in found.items() if size), reverse=True)
         parts = ", ".join(f"{size / MB:.1f} {what.replace('_', ' ')}" for size, what in by_size)
         reasons = [f"{taken / MB:.1f} of {limit / MB:.1f} MB are taken: {parts}"] if taken else []
-        if limit < self.least(self._members):
-            reasons.append(f"memory_limit is {limit}, and cannot be kept: give {self._need()}")
-        return reasons
+        return [*reasons, *filter(None, [self.shortage])]
 
 
 def _bound(window: ReceiveWindow, size: int) -> None:
