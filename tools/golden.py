@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ringcast.cli import main as ringcast
+from ringcast.errors import DecodeError
 from ringcast.explore.ring import RINGS, explore_ring
 from ringcast.explore.scenarios import SCENARIOS
 from ringcast.explore.system import explore_scenario
@@ -155,7 +156,9 @@ def _dump(name: str, seed: int) -> Iterator[str]:
     seal = ChecksumSeal() if options.has("F6") else None
     codec = Codec(GROUP, Member(Address("golden", 0), 1, "golden"), options.datagram_bytes)
     for now, source, dest, data in packets:
-        _, frames = codec.unpack(data if seal is None else seal.open(data), overhear=True)
+        opened = data if seal is None else seal.unseal(data)
+        assert not isinstance(opened, DecodeError)
+        _, frames = codec.unpack(opened, overhear=True)
         yield f"{now} {source}>{dest} {frames} {data.hex()}"
 
 

@@ -52,8 +52,7 @@ T = TypeVar("T")
 
 FORKED = "this process was made by fork, and the member lives in its parent alone: join here too"
 
-_groups: WeakSet[Group] = WeakSet()
-"""All of this process."""
+_groups: WeakSet[Group] = WeakSet()  # all of this process
 
 
 class Group:

@@ -160,11 +160,6 @@ class MulticastConfig:
     """Messages a sender may have in flight before the slowest member has taken them. More rides
     out longer pauses; each member holds this many slots per sender."""
 
-    window_bytes: int = 4 << 20
-    """Bytes a sender may have out before all have delivered them. Half of it may be under way, or
-    less, as far as receivers' socket buffers go; the rest is for what has arrived and waits
-    behind a gap."""
-
     xmit_interval_s: float = DefaultTime(0.5)
     """The repair tick τ: the longest pause between two repair attempts, and the beat at which a
     sender tells how far it is while somebody lags. Delivery bounds are stated in it."""
@@ -186,6 +181,11 @@ class MulticastConfig:
 
     # Internal
 
+    window_bytes: int = internal(4 << 20)
+    """Bytes a sender may have out before all have delivered them. Half of it may be under way, or
+    less, as far as receivers' socket buffers go; the rest is for what has arrived and waits
+    behind a gap. `memory_limit` makes it smaller."""
+
     ack_threshold: int | None = internal(None)
     """Acknowledge after this many taken messages; None means max(1, capacity // 4). Fewer frees
     the sender sooner, more saves control traffic."""
@@ -196,6 +196,10 @@ class MulticastConfig:
     bulk_bytes: int | None = internal(None)
     """Where a receiver's socket buffer is what bounds a sender: what is beyond so many bytes of a
     datagram takes half as much of it; None: all bytes take the same. `join` sets this."""
+
+    held_bytes: int | None = internal(None)
+    """Bytes of one sender that wait here, in order or not, at the most; None: as many as it may
+    have out. `memory_limit` sets this."""
 
     repair_to_all: bool = internal(False)
     """Answer a request for lost messages to the whole group instead of to whoever asked. Right on
@@ -216,6 +220,8 @@ class MulticastConfig:
         least = max(0.001, 2 * self.ack_delay_s)
         check_seconds("xmit_interval_s", self.xmit_interval_s, least, 60.0)
         check_whole("max_message_bytes", self.max_message_bytes, 1, 1 << 32)
+        if self.held_bytes is not None:
+            check_whole("held_bytes", self.held_bytes, 4 * self.datagram_bytes, 1 << 32)
         if self.bulk_bytes is not None:
             check_whole("bulk_bytes", self.bulk_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
         check_flag("repair_to_all", self.repair_to_all)
@@ -247,6 +253,11 @@ class MulticastConfig:
         return self.window_bytes // 2
 
     @property
+    def allowed_bytes(self) -> int:
+        """How many one sender is told that it may have under way to this member."""
+        return self.in_flight_bytes if self.held_bytes is None else self.held_bytes // 4
+
+    @property
     def ack_every(self) -> int:
         """The acknowledgement threshold in force."""
         return self.ack_threshold or max(1, self.capacity // 4)
@@ -268,6 +279,9 @@ class UnicastConfig:
 
     window_bytes: int = internal(4 << 20)
     """Bytes that may be in flight to one member; half of it may be under way."""
+
+    held_bytes: int | None = internal(None)
+    """Bytes of one member that wait here, at the most; None: as many as it may have out."""
 
     ack_interval_s: float = internal(0.002)
     """A message is acknowledged at the latest this long after it was taken; sooner, when a quarter
@@ -385,6 +399,10 @@ class GroupConfig:
     metrics: str | None = None
     """An address where this member tells Prometheus its figures, such as 127.0.0.1:9464."""
 
+    memory_limit: int | None = None
+    """Bytes that all windows and queues of this member may take together. None: as many as their
+    own bounds come to."""
+
     spin_s: float = 0.0
     """Look for the next datagram without sleeping for so long after the last one. Round trips take
     two thirds of the time, and a core all of it."""
@@ -413,11 +431,14 @@ class GroupConfig:
             raise ConfigError("transport", self.transport, "'udp', 'multicast' or 'tcp'")
         check_flag("must_exist", self.must_exist)
         if self.key_file is not None and not isinstance(self.key_file, str | Path):
-            raise ConfigError("key_file", self.key_file, "the path of a file")
+            kind = type(self.key_file).__name__  # it may be the key itself: nobody is told
+            raise ConfigError("key_file", kind, "the path of a file")
         if self.record is not None and not isinstance(self.record, str | Path):
             raise ConfigError("record", self.record, "a directory")
         if self.metrics is not None:
             check_address("metrics", self.metrics)
+        if self.memory_limit is not None:
+            check_whole("memory_limit", self.memory_limit, 1, 1 << 50)
         check_seconds("spin_s", self.spin_s, 0.0, SPIN_S_MAX)
         check_flag("insecure", self.insecure)
         for part, kind in PARTS.items():

@@ -170,5 +170,4 @@ class DecodeError(RingcastError):
     """Bytes that are no datagram of ours. `reason` is one of `Reject`."""
 
     def __init__(self, reason: Reject) -> None:
-        super().__init__(reason._value_)  # `value` takes longer, and strangers may send many
-        self.reason = reason
+        self.reason = reason  # nothing more: it is its text already, and strangers may send many

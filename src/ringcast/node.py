@@ -32,6 +32,7 @@ from ringcast.model import SYSTEM_EPOCH, Member, Purge, Stream
 from ringcast.protocols.channel import ControlChannel
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.intake import seconds
+from ringcast.protocols.memory import Memory
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.state import StateTransfer
@@ -91,7 +92,8 @@ class Node:
         """`state`: the application gives its state to joiners, and wants it when it joins; in a
         group all should agree on that. Where there is a membership layer only."""
         self.me = me
-        self.config = config
+        self.memory = Memory(config, len(streams), has_state=state)
+        config = self.config = self.memory.config
         """What this member was given, with what its group agrees on once it is in it."""
         self.view: View | None = None
         self.observer: Observer | None = None
@@ -177,12 +179,7 @@ class Node:
                 layer.resize(self.codec.payload_bytes_max, size)
 
     def _find(self, kind: type[L]) -> L | None:
-        place = self._places.get(kind)
-        if place is None:
-            return None
-        layer = self._layers[place]
-        assert isinstance(layer, kind)
-        return layer
+        return next((layer for layer in self._layers if isinstance(layer, kind)), None)
 
     # Inputs
 
@@ -539,6 +536,7 @@ class Node:
         return {
             "member": str(self.me),
             "rejected": dict(self.rejected),
+            "memory": self.memory.stats(self._layers),
             **{type(layer).__name__: layer.stats() for layer in self._layers},
         }
 
@@ -557,7 +555,7 @@ class Node:
                 f"sends are refused: {len(self.view)} of {self._min_members} members "
                 f"since {seconds(now - self._few_since)}"
             )
-        return reasons
+        return reasons + self.memory.explain(self._layers)
 
     def check_invariants(self) -> None:
         """Assert what must hold between two inputs. Costly: simulation and tests only."""
@@ -766,6 +764,7 @@ class Node:
                 self.group.change(view, self._layers, now, self._out)
                 for layer in self._layers:
                     layer.handle_signal(signal, now, self._out)
+                self.memory.divide(view, self._layers)
                 self._follow_view()
                 self._count_members(view, now)
             case _:

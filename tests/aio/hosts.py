@@ -1,7 +1,8 @@
 """Hosts of their own for a test's processes, with links between any two that can be cut one way.
 
 Each host is a network namespace with one link to the namespace of the test, which forwards. What a
-cut link drops is lost in silence, whoever sends it and by whatever transport. For tests that are
+cut link drops is lost in silence, whoever sends it and by whatever transport. Nothing forwards what
+is sent to a multicast address: `Neighbours` are on one network. For tests that are
 `@in_own_network`; they are skipped where `ip` is not installed.
 """
 
@@ -77,6 +78,12 @@ class Hosts:
 
     def _add(self, at: int, address: str, stack: ExitStack) -> None:
         router = address.removesuffix("2") + "1"
+        self._open(at, address, stack)
+        _ip("address", "add", f"{router}/24", "dev", f"host{at}")
+        with self.inside(at):
+            _ip("route", "add", "default", "via", router)
+
+    def _open(self, at: int, address: str, stack: ExitStack) -> None:
         if _libc.unshare(_NEW_NETWORK):
             give_up(os.strerror(ctypes.get_errno()))
         space = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -84,13 +91,39 @@ class Hosts:
         self._spaces.append(space)
         _enter(self._home)
         _ip("link", "add", f"host{at}", "type", "veth", "peer", "eth0", "netns", _path(space))
-        _ip("address", "add", f"{router}/24", "dev", f"host{at}")
         _ip("link", "set", f"host{at}", "up")
         with self.inside(at):
             _ip("link", "set", "lo", "up")
             _ip("address", "add", f"{address}/24", "dev", "eth0")
             _ip("link", "set", "eth0", "up")
-            _ip("route", "add", "default", "via", router)
+
+
+class Neighbours(Hosts):
+    """On one network, which is a bridge in the namespace of the test."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.addresses = [f"10.9.0.{at + 2}" for at in range(count)]
+
+    def cut(self, sources: Iterable[int], dests: Iterable[int]) -> None:
+        """Nothing gets from any of these to any other, either way."""
+        for at in {*sources, *dests}:
+            self._isolate(at, "on")
+
+    def heal(self) -> None:
+        for at in range(len(self.addresses)):
+            self._isolate(at, "off")
+
+    def _isolate(self, at: int, how: str) -> None:
+        _ip("link", "set", "dev", f"host{at}", "type", "bridge_slave", "isolated", how)
+
+    def _add(self, at: int, address: str, stack: ExitStack) -> None:
+        if not at:
+            _ip("link", "add", "bridge0", "type", "bridge")
+            _ip("link", "set", "bridge0", "up")
+            stack.callback(_ip, "link", "del", "bridge0")
+        self._open(at, address, stack)
+        _ip("link", "set", f"host{at}", "master", "bridge0")
 
 
 def _enter(space: int) -> None:

@@ -6,15 +6,17 @@ import asyncio
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from hosts import Hosts
+from hosts import Hosts, Neighbours
 from loopback_groups import FIRST, PATIENT, numbered, read, until, with_members
 from namespace import in_own_network
 
@@ -32,15 +34,15 @@ from ringcast.aio.keys import (
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource, ListSource, group_directory
 from ringcast.cli import main
-from ringcast.config import GroupConfig
+from ringcast.config import GroupConfig, MembershipConfig
 from ringcast.errors import JoinTimeout, Reject, UsageError
 from ringcast.wire.envelope import Key
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ringcast.aio.group import Group
 
+HERE = Path(__file__).parent
+SOON = MembershipConfig(heartbeat_s=0.1, suspect_after_s=0.6, verify_s=0.2)
 ONE, OTHER = bytes(range(32)), bytes(32)
 REFUSED = re.compile(r"refused \d+ datagrams? from 10\.9\.\d\.\d:\d+ .*with key id ")
 
@@ -364,6 +366,31 @@ def test_a_key_is_exchanged_under_load(tmp_path: Path) -> None:
     with_members(3, per_member=[{"key": path} for path in paths])(exchange)
 
 
+@pytest.mark.parametrize("how", ["asyncio", "threads"])
+def test_a_key_file_is_read_again_on_sighup(how: str, tmp_path: Path) -> None:
+    path = key_file(tmp_path / "group.key", ONE)
+    command = [sys.executable, str(HERE / "hangup_member.py"), how, str(path)]
+    pipe, ids = subprocess.PIPE, [Key(key).id.hex() for key in (ONE, OTHER)]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as member:
+        assert member.stdin is not None
+        assert member.stdout is not None
+        assert member.stderr is not None
+        assert member.stdout.readline().split() == ids[:1]
+        path.write_text("nothing of the kind")
+        for _ in range(2):  # and told each time
+            member.send_signal(signal.SIGHUP)
+            assert "the keys are as they were: key file" in member.stderr.readline()
+        key_file(path, ONE, OTHER)
+        member.send_signal(signal.SIGHUP)
+        found: list[str] = []
+        while found != ids:  # soon
+            member.stdin.write("\n")
+            member.stdin.flush()
+            found = member.stdout.readline().split()
+        member.stdin.close()
+        assert member.wait(20) == 0
+
+
 def test_where_a_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is given, then the environment."""
     path, other = key_file(tmp_path / "a.key", ONE), key_file(tmp_path / "b.key", OTHER)
@@ -468,7 +495,7 @@ def test_a_copy_of_a_process_has_a_salt_of_its_own() -> None:
 # Two hosts
 
 
-@pytest.mark.parametrize("transport", ["udp", "tcp"])
+@pytest.mark.parametrize("transport", ["udp", "tcp", "multicast"])
 @in_own_network
 def test_hosts_with_one_key_are_one_group_and_with_two_they_never_are(transport: str) -> None:
     async def join_on(hosts: Hosts, at: int, key: bytes, stack: AsyncExitStack) -> Group:
@@ -481,16 +508,26 @@ def test_hosts_with_one_key_are_one_group_and_with_two_they_never_are(transport:
                 members=[other],
                 key=key,
                 transport=transport,
+                membership=SOON,
             )
             return await stack.enter_async_context(joining)
+
+    async def talk(groups: list[Group]) -> None:
+        for group in groups:
+            await group.wait_for_view(lambda view: len(view) == 2)
+        await groups[0].send(b"across")
+        assert await read(groups[1], 1) == [("A", b"across")]
 
     async def meet(hosts: Hosts, *keys: bytes) -> list[Group]:
         async with AsyncExitStack() as stack:
             groups = [await join_on(hosts, at, key, stack) for at, key in enumerate(keys)]
             if keys[0] == keys[1]:
-                await groups[0].wait_for_view(lambda view: len(view) == 2)
-                await groups[0].send(b"across")
-                assert await read(groups[1], 1) == [("A", b"across")]
+                await talk(groups)
+                hosts.cut([0, 1], [0, 1])
+                for group in groups:
+                    await group.wait_for_view(lambda view: len(view) == 1)
+                hosts.heal()
+                await talk(groups)
             else:
                 for group in groups:
                     while not any(REFUSED.search(each) for each in group.explain()):
@@ -498,6 +535,6 @@ def test_hosts_with_one_key_are_one_group_and_with_two_they_never_are(transport:
                 assert [len(group.view) for group in groups] == [1, 1]
         return groups
 
-    with Hosts(2) as hosts:
+    with (Neighbours if transport == "multicast" else Hosts)(2) as hosts:
         run(meet(hosts, ONE, OTHER))
         run(meet(hosts, ONE, ONE))

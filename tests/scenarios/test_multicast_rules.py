@@ -465,7 +465,7 @@ def early_data_is_bounded(machine: Machine) -> bool:
     for payload in numbered(60):
         b.send([payload], c.now)
         c.hand_over(c.collect())
-    return len(a.multicast._early) <= EARLY_MAX
+    return len(a.multicast.early) <= EARLY_MAX
 
 
 class KeepsAllEarlyData(ViewStreams):

@@ -426,12 +426,12 @@ def test_early_data_waits_for_its_view_within_bounds() -> None:
     for payload in numbered(EARLY_MAX + 10):
         joiner.send([payload], c.now)
         c.hand_over(packet for packet in c.collect() if packet.dest == "A")
-    assert (len(a.multicast._early), a.multicast.early_dropped) == (EARLY_MAX, 10)
+    assert (len(a.multicast.early), a.multicast.early_dropped) == (EARLY_MAX, 10)
     for name in "AB":
         c.nodes[name].install_view(view, c.now, starts)
     c.take("A")
     assert c.delivered("A", "C") == expected(EARLY_MAX)  # without any repair
-    assert len(a.multicast._early) == 0
+    assert len(a.multicast.early) == 0
     c.run(2)
     for name in "AB":
         assert c.delivered(name, "C") == expected(EARLY_MAX + 10)

@@ -33,6 +33,7 @@ transport = "tcp"
 must_exist = true
 record = "traces"
 metrics = "127.0.0.1:9464"
+memory_limit = 1000000000
 spin_s = 0.001
 
 [multicast]
@@ -66,6 +67,7 @@ def test_every_section(file: Path) -> None:
         must_exist=True,
         record="traces",
         metrics="127.0.0.1:9464",
+        memory_limit=1_000_000_000,
         spin_s=0.001,
         multicast=MulticastConfig(capacity=64, stability=StabilityConfig(interval_s=0.1)),
         unicast=UnicastConfig(max_retransmit_s=30),

@@ -113,6 +113,7 @@ class JoinOptions(TypedDict, total=False):
     record_interval_s: float | None
     run_id: str
     metrics: str | None
+    memory_limit: int | None
     spin_s: float | None
     config: GroupConfig | None
     multicast: MulticastConfig | None
@@ -159,6 +160,7 @@ async def join(
     record_interval_s: float | None = None,
     run_id: str = "",
     metrics: str | None = None,
+    memory_limit: int | None = None,
     spin_s: float | None = None,
     multicast: MulticastConfig | None = None,
     unicast: UnicastConfig | None = None,
@@ -210,9 +212,10 @@ async def join(
     it is closed (2 s; from 0.2 to 60). With `record_payloads` the messages are kept there too, for
     Spark to read; while the disk is behind, reading waits for it, as `ringcast archive` does.
     `metrics` is an address, such as "127.0.0.1:9464", where this member tells Prometheus its
-    figures. With `spin_s`, such as 0.001, the loop does not sleep for so long after each datagram:
-    round trips get shorter, for a core. `lose` drops what arrives whenever it returns True: for
-    tests of one's own application.
+    figures. `memory_limit` is how many bytes its windows and queues may take together: smaller
+    windows hold senders up sooner. With `spin_s`, such as 0.001, the loop does not sleep for so
+    long after each datagram: round trips get shorter, for a core. `lose` drops what arrives
+    whenever it returns True: for tests of one's own application.
 
     Leaving the block waits until the others have received what was sent to the group, for
     `membership.leave_timeout_s` at the most, and for no reader; so it does if the block ends with
@@ -231,6 +234,7 @@ async def join(
         must_exist=must_exist,
         record=record,
         metrics=metrics,
+        memory_limit=memory_limit,
         spin_s=spin_s,
         multicast=multicast,
         unicast=unicast,

@@ -2,8 +2,8 @@
 
 A key file holds one or two keys, a line of 64 hexadecimal digits each: the first seals, all open.
 So a key is exchanged without a stop: add the new one as the second everywhere, make it the first
-everywhere, remove the old one everywhere. Members read their file again when it has changed; to
-exchange it at once, write another beside it and rename that.
+everywhere, remove the old one everywhere. Members read their file again when it has changed, and on
+SIGHUP (hangup.py); to exchange it at once, write another beside it and rename that.
 
 Only its owner may read or write a key file: another one is refused, with the line that repairs it.
 Keys stand in no log, text or exception. There are no passphrases: what people can remember others
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
+from ringcast.aio.hangup import READERS
 from ringcast.aio.refusals import TOLD, Refusals
 from ringcast.errors import UsageError
 from ringcast.wire.envelope import KEY_BYTES, KEYS_MAX, SALT_BYTES, Envelope, Key
@@ -95,6 +96,10 @@ class KeyRing:
         self._failed = None
         return [key.id for key in before] != [key.id for key in self.keys]
 
+    def forget(self) -> None:
+        """How the file was when it was read."""
+        self.stamp = self._failed = None
+
     def keep(self, now: int) -> None:
         """Now and again: the user's own key stays where it is."""
         if not self.is_own or self.path is None:
@@ -118,6 +123,9 @@ class Lock:
         self._transport = transport
         self._is_watching = False  # somebody was refused since the last look
         _LOCKS.add(self)
+        if keys.path is not None:
+            self._loop = host.loop()
+            READERS.add(self)
 
     def renew(self) -> None:
         """This process is a copy: what it seals must differ."""
@@ -128,6 +136,12 @@ class Lock:
         if error.reason in TOLD:
             self.keys.refusals.note(error.reason, self.envelope.foreign, self._transport.source)
             self._transport.notes_sources = self._is_watching = True
+
+    def ask(self) -> None:
+        """Read the file, even if it looks as before."""
+        self.keys.forget()
+        with suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(lambda: self.look(self._host.now()))
 
     def look(self, now: int) -> None:
         """Now and again: are there other keys, and does somebody have another, or none?"""

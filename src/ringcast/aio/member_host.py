@@ -156,6 +156,8 @@ class MemberHost:
         log.info("%s: %r of group %r: %s", me, view, self._config.group, "; ".join(told))
         if before is None and membership.started_alone:
             log.info("%s started group %r alone: nobody answered at %s", me, *self.searched)
+        if shortage := driver.node.memory.shortage:
+            log.warning("%s: %s", me, shortage)
         taken = membership.agreement.taken
         for name, asked, now, was_given in taken:
             if was_given:

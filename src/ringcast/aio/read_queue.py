@@ -158,8 +158,10 @@ class ReadQueue:
             self._warn_of(self._untold.popleft())
 
     def stats(self) -> dict[str, object]:
+        runs = [item.run.payloads for item in self._items if isinstance(item, Delivered)]
         return {
-            "runs": sum(isinstance(item, Delivered) for item in self._items),
+            "runs": len(runs),
+            "bytes": sum(len(payload) for payloads in runs for payload in payloads),
             "notices": self._notices,
             "notices_dropped": self.dropped,
         }

@@ -25,6 +25,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from ringcast.aio import hangup
 from ringcast.aio.gate import Gate
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Termination:
                 signal.signal(signal.SIGTERM, self._on_signal)
             if self._is_handling:
                 self._blocks[block] = None
+                hangup.listen()
 
     def close(self, block: Block) -> None:
         """It is over, and the member is out of its group."""
@@ -97,6 +99,7 @@ class Termination:
             self._is_received = bool(self._told)
             if self._is_handling and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                hangup.stop()
 
     async def wait_for_others(self, block: Block) -> None:
         """If SIGTERM has come while this one was open, and it was the last of its task: until other

@@ -109,6 +109,9 @@ STALL_S = 3.0
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Tell Prometheus the figures here.")
 @click.option(
+    "--memory-limit", type=int, metavar="BYTES", help="What windows and queues may take together."
+)
+@click.option(
     "--spin-s", type=float, metavar="SECONDS", help="Do not sleep for so long after a datagram."
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs: print one object per line.")
@@ -128,6 +131,7 @@ def join(
     options: tuple[str, ...],
     record: Path | None,
     metrics: str | None,
+    memory_limit: int | None,
     spin_s: float | None,
     as_json: bool,
 ) -> None:
@@ -159,6 +163,7 @@ def join(
         when_few="wait",
         record=record,
         metrics=metrics,
+        memory_limit=memory_limit,
         spin_s=spin_s,
     )
     run(_Terminal(config, guarantee, as_json=as_json).member(joining))

@@ -25,6 +25,7 @@ from ringcast.core.shared import Deadlines, GroupState, Timers
 from ringcast.errors import Undeliverable
 from ringcast.node import Node
 from ringcast.protocols.early import Early
+from ringcast.protocols.memory import Memory
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
@@ -68,14 +69,14 @@ class LeftOut(NamedTuple):
 
 LEFT_OUT: dict[type, LeftOut] = {
     Node: LeftOut(
-        "me codec passage _owner _places",
+        "me codec passage memory _owner _places",
         "rejected _receipts_asked",
         "_few_since _turn",
         "multicast unicast membership detector state _channel effects observer",
     ),
     ReliableMulticast: LeftOut(
         "me streams receive_buffer _fragment_bytes _datagram_bytes _datagram_room"
-        " _in_flight_bytes _slow_member_timeout_s _tau",
+        " allowed_bytes _slow_member_timeout_s _tau",
         "generation refused early_dropped peer_repaired _peer_repaired_to _last_sent _datagram",
         "_turn",
         "_ready",
@@ -132,11 +133,7 @@ TOLD_BY: dict[type, Callable[[Any], Any]] = {
     # When one is due is left to whoever explores all orders.
     Timers: lambda timers: frozenset(timers.by_key),
     # Ticks are not counted where clocks do not count; whether it was ever asked matters.
-    SyncRequest: lambda sync_request: (
-        sync_request.conn,
-        sync_request.nonce,
-        sync_request.asked > 0,
-    ),
+    SyncRequest: lambda request: (request.conn, request.nonce, request.asked > 0),
     # The halves themselves are told by the streams that they belong to.
     UnreadView: lambda view: (
         len(view.events),
@@ -160,7 +157,7 @@ _TOLD_ELSEWHERE = (Deadlines, GroupState)  # by the owners of timers; once, for 
 
 # A tuple counts as shared: machines keep only immutable things in tuples.
 _PLAIN = (int, str, bytes, float, bool, type(None), range, frozenset, Enum, tuple)
-_SHARED = (*_PLAIN, Codec, Passage, Undeliverable)
+_SHARED = (*_PLAIN, Codec, Memory, Passage, Undeliverable)
 
 
 def clone(value: T) -> T:

@@ -107,14 +107,14 @@ class ReliableMulticast(Layer):
         self._datagram_bytes = config.datagram_bytes
         self._datagram_room = room_of(config.datagram_bytes, config.bulk_bytes)
         self._slow_member_timeout_s = slow_member_timeout_s
-        self._in_flight_bytes = config.in_flight_bytes
+        self.allowed_bytes = config.allowed_bytes
         self._tau = round(config.xmit_interval_s * 1e9)
         self._is_closed = False
         self._senders: dict[Stream, MulticastSender] = {}
         self._last_sent: dict[Stream, int] = {}  # once there are none
         self._receivers: dict[Origin, MulticastReceiver] = {}
         self._ready: set[Origin] = set()  # in whose windows messages wait for the application
-        self._early: deque[tuple[Member, Data]] = deque()
+        self.early: deque[tuple[Member, Data]] = deque()
         self.rounds = None if config.stability is None else self.stability(me, config)
         self._turn = 0  # who is first to be taken from, so that nobody starves
         self._datagram = 0  # how many have come
@@ -264,7 +264,7 @@ class ReliableMulticast(Layer):
     def stats(self) -> dict[str, object]:
         return {
             "view": str(self.group.view),
-            "early": len(self._early),
+            "early": len(self.early),
             "early_dropped": self.early_dropped,
             "peer_repaired": self.peer_repaired,
             "refused": self.refused,
@@ -284,7 +284,7 @@ class ReliableMulticast(Layer):
         return reasons
 
     def check_invariants(self) -> None:
-        assert len(self._early) <= EARLY_MAX
+        assert len(self.early) <= EARLY_MAX
         if self.group.view is not None:
             for sending in self._senders.values():
                 sending.check_invariants(self.group.view)
@@ -418,7 +418,7 @@ class ReliableMulticast(Layer):
 
     def _replay_early(self, now: int, out: Effects) -> None:
         """A window has opened: perhaps for something that came before it."""
-        early, self._early = self._early, deque()
+        early, self.early = self.early, deque()
         for sender, data in early:
             self._datagram += 1
             self._on_data(sender, data, now, out)
@@ -472,7 +472,7 @@ class ReliableMulticast(Layer):
         return max(self._share(active), self._datagram_room)
 
     def _share(self, senders: int) -> int:
-        return min(self.receive_buffer // max(1, senders), self._in_flight_bytes)
+        return min(self.receive_buffer // max(1, senders), self.allowed_bytes)
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
@@ -488,7 +488,7 @@ class ReliableMulticast(Layer):
         self._senders.clear()
         self._receivers.clear()
         self._ready.clear()
-        self._early.clear()
+        self.early.clear()
         if self.rounds is not None:
             self.rounds.close()
         out.event(Closed(reason, unsent_bytes, unacked))

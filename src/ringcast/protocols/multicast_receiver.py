@@ -32,7 +32,8 @@ from ringcast.model import SEQNO_MAX, Purge
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
 from ringcast.window.assembler import Assembler
-from ringcast.window.windows import DATAGRAM_OVERHEAD, ReceiveWindow
+from ringcast.window.bounded import open_window
+from ringcast.window.windows import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Ack, Data, Nack, PeerRepairRequest
 from ringcast.wire.limits import NACK_RANGES_MAX
 
@@ -66,8 +67,9 @@ class MulticastReceiver:
         self._is_acking = purge in (Purge.ACKS, Purge.ACKS_RETAINED)
         retain = purge.is_retained
         most = None if self._is_acking else config.capacity_max * (1 + retain)
-        self.window = ReceiveWindow(
+        self.window = open_window(
             config.capacity,
+            config.held_bytes,
             capacity_max=most,
             offset=offset,
             max_bytes=config.window_bytes,

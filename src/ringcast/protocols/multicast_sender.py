@@ -234,6 +234,11 @@ class MulticastSender:
                 self._probe_interval = min(2 * self._probe_interval, self._tau)
                 self._timers.arm(Timer.WATERMARK_PROBE, now + self._probe_interval)
 
+    def bound(self, config: MulticastConfig) -> None:
+        """So many bytes may be in the window from now on."""
+        self._config = config
+        self._limit_bytes()
+
     def remove(self) -> None:
         """It is gone: no timer of it fires any more."""
         self._timers.release()

@@ -256,7 +256,7 @@ class Repair:
 
     def _note_gaps(self, window: ReceiveWindow, seqno: int, now: int) -> None:
         """Everything up to seqno exists; what lies above `known` is missing."""
-        seqno = min(seqno, window.low + window.capacity_max)
+        seqno = min(seqno, window.last_slot)
         if seqno > self.known:
             self.unasked.append(Gap(self.known + 1, seqno, now))
             self.known = seqno

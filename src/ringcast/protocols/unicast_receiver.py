@@ -28,7 +28,8 @@ from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
 from ringcast.window.assembler import PART_BYTES_MIN, Assembler
-from ringcast.window.windows import DATAGRAM_OVERHEAD, ReceiveWindow
+from ringcast.window.bounded import BoundedWindow, open_window
+from ringcast.window.windows import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import UnicastAck, UnicastNack
 from ringcast.wire.limits import NACK_RANGES_MAX
 
@@ -98,7 +99,8 @@ class UnicastReceiver:
     ) -> None:
         self.peer = peer
         self.conn = conn
-        self.window = ReceiveWindow(config.capacity, offset=offset, max_bytes=config.window_bytes)
+        size, held = config.window_bytes, config.held_bytes
+        self.window = open_window(config.capacity, held, offset=offset, max_bytes=size)
         self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
         self.assembler = Assembler(max_message_bytes, parts)
         self.state = State.OPEN
@@ -279,9 +281,9 @@ class UnicastReceiver:
         if ok.low < window.high:
             window.skip(ok.low)
         else:
-            self.window = window = ReceiveWindow(
-                window.capacity, offset=ok.low, max_bytes=window.max_bytes
-            )
+            held = window.held_max if isinstance(window, BoundedWindow) else None
+            size, capacity = window.max_bytes, window.capacity
+            self.window = window = open_window(capacity, held, offset=ok.low, max_bytes=size)
         self.assembler.skip(ok.low, is_middle=ok.is_middle)
         self.repair = Repair(window.received, self.repair.tau)
         self.repair.saw_watermark(window, window.high, now)

@@ -108,7 +108,7 @@ class UnicastSender:
         self._is_answer_owed = False  # it was asked for since it was sent
         self._has_moved = False  # to another connection since the last tick
         self._quota = 0  # messages retransmitted since the last tick
-        self._config = config
+        self.config = config
         self._datagram_bytes = datagram_bytes
         self._expiry = round(config.expiry_s * 1e9)
         self._linger = round(config.close_s * 1e9)
@@ -191,7 +191,7 @@ class UnicastSender:
         window = self.window
         low, high, bytes_max = window.low, window.high, window.max_bytes
         allowed = max(ack.allowance, self._datagram_bytes)
-        window.max_bytes = min(allowed, self._config.window_bytes)
+        window.max_bytes = min(allowed, self.config.window_bytes)
         if window.purge(ack.delivered, forced=True):
             self.fragments.purged(low)
             self._tail.acked(ack.delivered, now, is_all=self.is_acked)

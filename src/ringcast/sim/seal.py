@@ -19,8 +19,8 @@ class ChecksumSeal:
     def seal(self, datagram: bytes) -> bytes:
         return datagram + crc32(datagram).to_bytes(4, "little")
 
-    def open(self, datagram: Buffer, now: int = 0) -> Buffer:
+    def unseal(self, datagram: Buffer, now: int = 0) -> Buffer | DecodeError:
         body = datagram[:-4]
         if len(datagram) < 4 or crc32(body) != int.from_bytes(datagram[-4:], "little"):
-            raise DecodeError(Reject.SEAL)
+            return DecodeError(Reject.SEAL)
         return body

@@ -376,6 +376,11 @@ class ReceiveWindow:
         return self._ahead.count(0)
 
     @property
+    def last_slot(self) -> int:
+        """Nothing beyond this would be accepted now."""
+        return self.low + self.capacity_max
+
+    @property
     def ready(self) -> int:
         """How many messages `take_ready` could give."""
         return (self.received if self.received < self.gate else self.gate) - self.delivered
@@ -617,6 +622,11 @@ class SendWindow:
         assert all(last > self.low for last in lasts)
         assert lasts[-1:] == ([self.high] if self.high > self.low else [])
         assert self.charged == sum(charge for _, charge in self._charges)
+
+
+def bytes_in(window: ReceiveWindow | SendWindow) -> int:
+    """Of all messages that are kept there."""
+    return sum(map(len, window._ring._slots))
 
 
 def room_of(size: int, bulk_bytes: int | None) -> int:

@@ -57,6 +57,14 @@ _TAG_BYTES: Final = 16
 _NONCE_PAD: Final = bytes(4)
 _IDENTITY_AT: Final = 4  # where a datagram says how long the identity behind it is
 
+_TOO_SHORT, _REPLAY, _SEAL, _POSES, _UNSEALED, _NOT_OURS, _KEY, _SALTS = map(
+    DecodeError,
+    (
+        *(Reject.TOO_SHORT, Reject.REPLAY, Reject.SEAL, Reject.POSES),
+        *(Reject.UNSEALED, Reject.NOT_OURS, Reject.KEY, Reject.SALTS),
+    ),
+)  # made once, and never raised
+
 EPOCH_BITS: Final = 24
 """A key seals so many datagrams (2**24), and then another is derived."""
 SEEN_BITS: Final = 1 << 16
@@ -182,51 +190,63 @@ class Envelope:
 
     def open(self, datagram: Buffer, now: int) -> bytes:
         """What was sealed; DecodeError unless a holder of the key has sealed it, and it is new."""
+        opened = self.unseal(datagram, now)
+        if isinstance(opened, DecodeError):
+            raise DecodeError(opened.reason)
+        return opened
+
+    def unseal(self, datagram: Buffer, now: int) -> bytes | DecodeError:
+        """The same; but what would be raised is returned (seal.py)."""
         if len(datagram) < self.overhead + _IDENTITY_AT + 1:
-            raise DecodeError(Reject.TOO_SHORT)
+            return _TOO_SHORT
         head = bytes(datagram[:_HEAD_BYTES])
         (counter,) = _COUNTER.unpack_from(head, _WHOSE)
         channel = self._channels.get(head[:_WHOSE])
         if channel is None:
             return self._open_first(head, counter, datagram, now)
         if counter <= channel.high and channel.has_seen(counter):
-            raise DecodeError(Reject.REPLAY)
+            return _REPLAY
         aead, epoch = channel.aead, counter >> EPOCH_BITS
         if epoch != channel.epoch:
-            self._count_derived(now)
+            if not self._may_derive(now):
+                return _SALTS
             aead = channel.key.derive(self._group, head[8:24], epoch)
         try:
             opened = aead.decrypt(_NONCE_PAD + head[_WHOSE:], datagram[_HEAD_BYTES:], head)
         except InvalidTag:
-            raise DecodeError(Reject.SEAL) from None
+            return _SEAL
         if not opened.startswith(channel.identity):
-            raise DecodeError(Reject.POSES)
+            return _POSES
         if epoch > channel.epoch:
             channel.aead, channel.epoch = aead, epoch
         channel.see(counter)
         channel.used = now
         return opened
 
-    def _open_first(self, head: bytes, counter: int, datagram: Buffer, now: int) -> bytes:
+    def _open_first(
+        self, head: bytes, counter: int, datagram: Buffer, now: int
+    ) -> bytes | DecodeError:
         """Under a salt that is not known."""
         if not head.startswith(_MARK):
             is_ours = head.startswith(MAGIC)
-            raise DecodeError(Reject.UNSEALED if is_ours else Reject.NOT_OURS)
+            return _UNSEALED if is_ours else _NOT_OURS
         key = self._keys.get(head[_ID])
         if key is None:
             self.foreign = head[_ID]
-            raise DecodeError(Reject.KEY)
-        if not any(_MARK + other + head[8:24] in self._channels for other in self._keys):
-            self._count_derived(now)  # who is known, and seals with another key by now, is free
+            return _KEY
+        # Who is known, and seals with another key by now, is free.
+        is_known = any(_MARK + other + head[8:24] in self._channels for other in self._keys)
+        if not is_known and not self._may_derive(now):
+            return _SALTS
         epoch = counter >> EPOCH_BITS
         aead = key.derive(self._group, head[8:24], epoch)
         try:
             opened = aead.decrypt(_NONCE_PAD + head[_WHOSE:], datagram[_HEAD_BYTES:], head)
         except InvalidTag:
-            raise DecodeError(Reject.SEAL) from None
+            return _SEAL
         identity, salt = opened[: _IDENTITY_AT + 1 + opened[_IDENTITY_AT]], head[8:24]
         if self._salts.setdefault(identity, salt) != salt:
-            raise DecodeError(Reject.POSES)
+            return _POSES
         channel = _Channel(key, aead, epoch, identity)
         channel.see(counter)
         channel.used = now
@@ -236,9 +256,8 @@ class Envelope:
         self._channels[head[:_WHOSE]] = channel
         return opened
 
-    def _count_derived(self, now: int) -> None:
+    def _may_derive(self, now: int) -> bool:
         if now >= self._since + DERIVING_NS or now < self._since:
             self._since, self._derived = now, 0
-        if self._derived >= DERIVED_MAX:
-            raise DecodeError(Reject.SALTS)
         self._derived += 1
+        return self._derived <= DERIVED_MAX

@@ -20,8 +20,9 @@ class DatagramSeal(Protocol):
 
     def seal(self, datagram: bytes) -> bytes: ...
 
-    def open(self, datagram: Buffer, now: int) -> Buffer:
-        """What was sealed; DecodeError unless it comes from a holder of the key, and only once."""
+    def unseal(self, datagram: Buffer, now: int) -> Buffer | DecodeError:
+        """What was sealed; DecodeError unless it comes from a holder of the key, and only once. It
+        is not raised: that would take as long as to open one, and anybody can send many."""
         ...
 
 
@@ -62,9 +63,10 @@ class Passage:
 
     def _open(self, seal: DatagramSeal, datagrams: Iterable[Buffer], now: int) -> Iterator[Buffer]:
         for datagram in datagrams:
-            try:
-                yield seal.open(datagram, now)
-            except DecodeError as error:
-                self._reject(error)
-                if self.on_refused is not None:
-                    self.on_refused(error)
+            opened = seal.unseal(datagram, now)
+            if not isinstance(opened, DecodeError):
+                yield opened
+                continue
+            self._reject(opened)
+            if self.on_refused is not None:
+                self.on_refused(opened)

@@ -239,14 +239,14 @@ STATE = {
     " datagram_bytes delivered gate high low max_bytes",
     "Tail": "",
     "UnicastReceiver": "_acked _timers assembler conn repair state window",
-    "UnicastSender": "_answer _config _has_moved _is_answer_fresh _is_answer_owed _is_confirmed"
+    "UnicastSender": "_answer config _has_moved _is_answer_fresh _is_answer_owed _is_confirmed"
     " _is_heard _is_tail_off _quota _tail _tail_high _timers conn fragments is_blocked marked nonce"
     " state",
     "ViewReceiver": "_acked_ahead _acked_delivered _acked_received _began_at _datagrams"
     " _delivered_bytes _is_acking _is_repaired _timers assembler is_gated repair window",
     "ViewSender": "_agreed _allowances _config _heard_by_all _timers acks assembler fragments"
     " is_blocked is_frozen is_gated",
-    "ViewStreams": "_aside _early _is_closed _next_tag _parted _reading_in _receivers _senders _tag"
+    "ViewStreams": "aside early _is_closed _next_tag _parted _reading_in _receivers _senders _tag"
     " config fetch has_handed_over is_paused reading rounds standing",
     "_Ring": "_mask _slots",
 }

@@ -127,7 +127,7 @@ def test_frames_of_streams_that_do_not_exist_are_refused() -> None:
     m.receive(B, Data(uniform, 1, [b"x"]), Watermark(uniform, 1), Commit(1))
     m.receive(B, Ack(uniform, 0, 0, 0), Nack(uniform, [range(1, 2)]))
     assert m.layer.refused == 5
-    assert len(m.layer._early) == 0
+    assert len(m.layer.early) == 0
 
 
 def test_nothing_is_accepted_before_the_first_view() -> None:

@@ -47,6 +47,7 @@ def count(owner: GroupViews) -> dict[str, object]:
         "candidates": len(owner.discovery.candidates),
         "parts_met": len(owner.meeting.parts),
         "frames_in_pieces": len(owner.pieces),
+        "pieces_refused": owner.pieces.refused,
         "suspects": {str(member): reason for member, reason in change.suspects.items()},
         "elsewhere": sorted(map(str, change.elsewhere)),
         "leavers": len(owner.requests.leavers),

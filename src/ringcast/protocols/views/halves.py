@@ -19,6 +19,7 @@ from ringcast.model import SEQNO_MAX
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender, Timer
 from ringcast.window.acks import AckTable, AgreedMark
+from ringcast.window.bounded import BoundedWindow
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -148,12 +149,17 @@ class ViewReceiver(MulticastReceiver):
     def freeze(self) -> None:
         if not self.is_frozen and not self.is_gated:
             self.window.gate = self.window.received  # what a flush brings waits for its view
-        self.is_frozen = True
+        self._flush(is_flushing=True)
         self._timers.disarm_all()
+
+    def _flush(self, *, is_flushing: bool) -> None:
+        self.is_frozen = is_flushing
+        if isinstance(self.window, BoundedWindow):
+            self.window.is_flushing = is_flushing
 
     def begin(self, now: int) -> None:
         """A view begins, and everything before it is here."""
-        self.is_frozen = False
+        self._flush(is_flushing=False)
         self.repair.window_moved(self.window, now)
         self._arm_repair()
         if self.window.received > self._began_at or self.window.delivered > self._acked_delivered:

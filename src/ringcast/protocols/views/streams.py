@@ -113,7 +113,7 @@ class ViewStreams(ReliableMulticast):
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
         super().attach(group, deadlines)
         self.reading = Reading()
-        self._aside: deque[tuple[Member, Data]] = deque()
+        self.aside: deque[tuple[Member, Data]] = deque()
         self._reading_in: View | None = None
         self._parted = Parted()
         self.fetch = Fetch(self.me, self._half_of, deadlines.owner("flush"))
@@ -136,7 +136,7 @@ class ViewStreams(ReliableMulticast):
                     self.refused += not self.fetch.on_forwarded(source, frame, now, out)
                     self._note_progress(now, out)
                 case Data() if self._said_in == self._next_tag != 0 and self.fetch.asks(source):
-                    self._keep(self._early, source, frame)
+                    self._keep(self.early, source, frame)
                 case _ if self._said_in != self._tag or not self._is_peer(source):
                     self.refused += 1
                 case Data():
@@ -249,7 +249,7 @@ class ViewStreams(ReliableMulticast):
             **super().stats(),
             "standing": self.standing.value,
             "views_unread": len(self.reading.unread),
-            "set_aside": len(self._aside),
+            "set_aside": len(self.aside),
         }
 
     def explain(self, now: int) -> list[str]:
@@ -258,7 +258,7 @@ class ViewStreams(ReliableMulticast):
     def check_invariants(self) -> None:
         if self.standing is Standing.OPEN:
             super().check_invariants()
-        assert len(self._aside) <= EARLY_MAX
+        assert len(self.aside) <= EARLY_MAX
         self.fetch.check_invariants(is_flushing=self.standing is Standing.FLUSHING)
 
     # A change
@@ -266,7 +266,7 @@ class ViewStreams(ReliableMulticast):
     def _freeze(self, id: ViewId, members: tuple[Member, ...], out: Effects) -> None:
         self.fetch.promise(id, members)
         self._next_tag = tag_of(id)
-        self._early.clear()
+        self.early.clear()
         self.standing = Standing.FROZEN
         for half in self._halves():
             half.freeze()
@@ -279,7 +279,7 @@ class ViewStreams(ReliableMulticast):
     def _flush(self, part: Part, now: int, out: Effects) -> None:
         self.standing = Standing.FLUSHING
         self.fetch.start(part)
-        aside, self._aside = self._aside, deque()
+        aside, self.aside = self.aside, deque()
         for source, data in aside:
             self.fetch.add(Origin(source, data.stream), data, now)
         self._fetch(now, out)
@@ -301,7 +301,7 @@ class ViewStreams(ReliableMulticast):
             self.fetch.add(Origin(source, data.stream), data, now)
             self._note_progress(now, out)
         elif self.standing is Standing.FROZEN:
-            self._keep(self._aside, source, data)
+            self._keep(self.aside, source, data)
 
     def configure(self, settings: Settings) -> None:
         super().configure(settings)
@@ -327,7 +327,7 @@ class ViewStreams(ReliableMulticast):
         self.standing = Standing.OPEN
         self.fetch.end()
         self._tag, self._next_tag = tag_of(view.id), 0
-        self._aside.clear()
+        self.aside.clear()
         self.generation += 1
         self._parted.part(self._senders, together.intersection(view))
         self._enter(view, together, now, out)
@@ -438,7 +438,7 @@ class ViewStreams(ReliableMulticast):
         self.standing = Standing.OPEN
         self.is_paused = False
         self.reading.unread.clear()
-        self._aside.clear()
+        self.aside.clear()
         self.fetch.end()
 
     def _keep(self, kept: deque[tuple[Member, Data]], source: Member, data: Data) -> None:
