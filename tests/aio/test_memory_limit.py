@@ -38,7 +38,7 @@ async def take_all(group: Group, measure: Callable[[Group], int] = lambda _: 0) 
 
 
 def test_a_member_keeps_no_more_than_its_limit_and_gets_everything() -> None:
-    @with_members(3, config=SMALL, per_member=[{"memory_limit": LIMIT}, {}, {}])
+    @with_members(3, multicast=SMALL, per_member=[{"memory_limit": LIMIT}, {}, {}])
     async def test(a: Group, b: Group, c: Group) -> None:
         memory: Any = [each.stats()["memory"] for each in (a, b)]
         assert memory[0]["limit"] == LIMIT < memory[1]["limit"]
