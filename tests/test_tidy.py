@@ -214,7 +214,7 @@ def test_files_are_short(path: str) -> None:
 CEILINGS = {
     "benchmarks": 4340,  # networks of any MTU, single messages, what refusing and sealing cost
     "explore": 4231,
-    "rules": 4822,
+    "rules": 4659,
 }
 """Lines that a package may have. They only shrink."""
 

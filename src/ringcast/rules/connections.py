@@ -24,7 +24,6 @@ from ringcast.rules.replay import (
     is_prompt,
     left,
     of_peer,
-    peer_of,
     side_of,
 )
 from ringcast.trace.rows import (
@@ -120,7 +119,7 @@ class StateMachine(Watch):
             return True  # given up, and to be reported: S8
         if any(_is_replaced(other, row) for other in rows if other.event == VIEW):
             return True
-        about = of_peer(rows, peer_of(row))
+        about = of_peer(rows, row.peer_key)
         return row.kind == "R" and (
             any(conn_of(close) == conn_of(row) for close in arrived(about, "close"))
             or any(other.event == UNICAST_DROP for other in about)
@@ -144,7 +143,7 @@ class StateMachine(Watch):
 def _is_replaced(view: Row, row: Row) -> bool:
     """Whether the view has another incarnation of the row's peer."""
     members = [split_key(key) for key in view.members]
-    return peer_of(row) not in members and any(node == row.peer for node, _ in members)
+    return row.peer_key not in members and any(node == row.peer for node, _ in members)
 
 
 class WindowsOpenRight(Watch):
@@ -168,7 +167,7 @@ class WindowsOpenRight(Watch):
                 self.began[side_of("R", row), conn_of(row)] = row.mono_ns
         for row in rows:
             if row.event == SYNC:
-                peer = peer_of(row)
+                peer = row.peer_key
                 if row.detail == "asked":
                     self.asked[peer] = awaited[peer] = row.seqno, row.epoch
                 elif self.asked.get(peer) == (row.seqno, row.epoch):
@@ -180,7 +179,7 @@ class WindowsOpenRight(Watch):
                 entry = self.entries.now(side_of("R", row))
                 is_open = row.event == CONN and not row.detail.endswith(NONE)
                 if is_open and (entry is None or entry.conn != conn_of(row)):
-                    self._judge(row, rows, awaited.get(peer_of(row)))
+                    self._judge(row, rows, awaited.get(row.peer_key))
                 self.entries.update(row)
                 self.take(row, row.hd)
 
@@ -219,7 +218,7 @@ class LateIsNothing(Watch):
 
     def see(self, rows: list[Row]) -> None:
         self.entries.update_all(rows)
-        for peer in dict.fromkeys(peer_of(row) for row in rows if row.event == RX):
+        for peer in dict.fromkeys(row.peer_key for row in rows if row.event == RX):
             mine = of_peer(rows, peer)
             is_viewed = any(row.event == VIEW for row in rows)
             self._judge_receiver(("R", *peer), mine, is_viewed=is_viewed)
@@ -322,13 +321,13 @@ class NothingLostInSilence(Watch):
             owed = self.owed.get(stream)
             if owed is None:
                 self.found.violate(
-                    f"{row.member} reports {_run(row)} to {row.peer}, which it has not given up",
+                    f"{row.member} reports {row.run} to {row.peer}, which it has not given up",
                     row,
                 )
             elif (row.seqno, row.seqno2) != (owed.low + 1, owed.hr):
                 self.found.violate(
                     f"{row.member} gives up {owed.low + 1}..{owed.hr} to {row.peer} and reports "
-                    f"{_run(row)}",
+                    f"{row.run}",
                     *(owed, row),
                 )
 
@@ -340,7 +339,7 @@ class NothingLostInSilence(Watch):
     def _judge(self, row: Row) -> None:
         earlier = self.told.setdefault(heard_stream(row), row)
         if earlier is not row:
-            self.found.violate(f"{row.member} reports {_run(row)} a second time", earlier, row)
+            self.found.violate(f"{row.member} reports {row.run} a second time", earlier, row)
 
 
 class Used(NamedTuple):
@@ -418,7 +417,7 @@ class ExpiresInTime(Using):
         for side, entry in self.entries:
             used = self.used.get(side)
             if used is not None and entry.state == OPEN:
-                self._judge_wait(used.perhaps, self.facts.end_ns, None)
+                self._judge_wait(used.perhaps, None)
 
     def _judge(self, row: Row, *, is_viewed: bool) -> None:
         gst_ns, used = self.facts.gst_ns, self.used.get(side_of(row.kind, row))
@@ -434,17 +433,12 @@ class ExpiresInTime(Using):
                 *(used.surely, row),
             )
         elif self.facts.expiry_ns:
-            self.found.premises += 1
-            self._judge_wait(used.perhaps, row.mono_ns, row)
+            self._judge_wait(used.perhaps, row)
 
-    def _judge_wait(self, used: Row, now_ns: int, row: Row | None) -> None:
+    def _judge_wait(self, used: Row, end: Row | None) -> None:
         text = f"{used.member}: the connection with {used.peer} is idle for {{}} ns and open"
-        self.lasted(used, now_ns, row, self.facts.expiry_ns + self.facts.tau_ns, text)
-
-
-def _run(row: Row) -> str:
-    return f"{row.seqno}..{row.seqno2}"
+        self.lasted(used, end, self.facts.expiry_ns + self.facts.tau_ns, text)
 
 
 def _name(row: Row) -> str:
-    return f"{'to' if row.kind == 'S' else 'from'} {row.peer}#{row.peer_inc}"
+    return f"{'to' if row.kind == 'S' else 'from'} {row.peer_member}"

@@ -13,7 +13,7 @@ from ringcast.trace.rows import ASIDE, CRASH, DELIVER, HANDED, OPEN, SEND, SHOWN
 if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
-    from ringcast.trace.rows import Facts, MemberKey, PairKey, Row
+    from ringcast.trace.rows import MemberKey, PairKey, Row
 
 
 @rule("N1", "each sender's messages are delivered in order, without a gap")
@@ -79,15 +79,14 @@ class InItsView(Stepwise):
     title = "nothing of a view comes after the next one, and only its members are asked for repair"
     events = (VIEW, SHOWN, DELIVER, HANDED, TX)
 
-    def __init__(self, facts: Facts, found: Findings) -> None:
-        super().__init__(facts, found)
+    def begin(self) -> None:
         self.view: dict[MemberKey, Row] = {}
         """The view that a member is in,"""
         self.shown: dict[MemberKey, Row] = {}
         """and the last that its application was told of."""
 
     def feed(self, row: Row) -> None:
-        member = row.node, row.inc
+        member = row.key
         if row.event == VIEW:
             self.view[member] = row
         elif row.event == SHOWN:
@@ -110,10 +109,9 @@ class InItsView(Stepwise):
     def _judge_repair(self, row: Row, view: Row | None) -> None:
         if view is None:
             self.found.unknown.add(f"{row.member}: rows before its first view")
-        elif f"{row.peer}#{row.peer_inc}" not in view.members:
+        elif row.peer_member not in view.members:
             self.found.violate(
-                f"{row.member} asks for repair from {row.peer}#{row.peer_inc}, not in view "
-                f"{view.view}",
+                f"{row.member} asks for repair from {row.peer_member}, not in view {view.view}",
                 *(view, row),
             )
 
@@ -152,4 +150,4 @@ def prefix_of_the_dead(run: Run, found: Findings) -> None:
 
 
 def _delivers(row: Row) -> str:
-    return f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2}"
+    return f"{row.member} delivers {row.peer}:{row.run}"

@@ -31,7 +31,7 @@ from ringcast.trace.rows import (
 if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
-    from ringcast.trace.rows import Facts, MemberKey, PairKey, Row
+    from ringcast.trace.rows import MemberKey, PairKey, Row
 
 
 @rule("G1", "only what was sent is delivered, unchanged")
@@ -50,10 +50,10 @@ def integrity(run: Run, found: Findings) -> None:
             if sent.at(mark) >= through:
                 continue
             if mark < 0 and pair[2:4] in prefixes:
-                found.unknown.add(f"what {row.peer}#{row.peer_inc} sent: its tail is lost")
+                found.unknown.add(f"what {row.peer_member} sent: its tail is lost")
             else:
                 found.violate(
-                    f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2}; by then "
+                    f"{row.member} delivers {row.peer}:{row.run}; by then "
                     f"{row.peer} has sent up to {sent.at(mark)}",
                     *(sent.row_at(mark), row),
                 )
@@ -83,7 +83,7 @@ def at_most_once(run: Run, found: Findings) -> None:
         earlier = delivered[row.pair, row.epoch].add(row.seqno, row.seqno2, row)
         if earlier:
             found.violate(
-                f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2}, some of it again",
+                f"{row.member} delivers {row.peer}:{row.run}, some of it again",
                 *(*earlier, row),
             )
 
@@ -94,7 +94,7 @@ def silent_dead(run: Run, found: Findings) -> None:
     crashes = run.by_member(CRASH)
     found.premises = len(crashes)
     done = (START, SEND, DELIVER, TX, VIEW, OPEN, PURGE, UNICAST_SEND, UNICAST_DELIVER, CONN)
-    lasts = {(row.node, row.inc): row for row in run.rows(*done)}
+    lasts = {row.key: row for row in run.rows(*done)}
     for member, (crash, *_) in crashes.items():
         last = lasts.get(member)
         if last is not None and last.idx > crash.idx:
@@ -109,8 +109,7 @@ class BoundedMemory(Stepwise):
     title = "every window stays within its bounds"
     events = (WIN, UNICAST_WIN, CONN)
 
-    def __init__(self, facts: Facts, found: Findings) -> None:
-        super().__init__(facts, found)
+    def begin(self) -> None:
         self.peers: defaultdict[tuple[MemberKey, str], set[MemberKey]] = defaultdict(set)
         self.most: dict[tuple[MemberKey, str], Row] = {}
         """The row with the most connections, for each member and direction."""
@@ -118,8 +117,8 @@ class BoundedMemory(Stepwise):
     def feed(self, row: Row) -> None:
         self.found.premises += 1
         if row.event == CONN:
-            table = (row.node, row.inc), row.kind
-            self.peers[table].add((row.peer, row.peer_inc))
+            table = row.key, row.kind
+            self.peers[table].add(row.peer_key)
             self.most[table] = max(self.most.get(table, row), row, key=attrgetter("size"))
             return
         if row.hr - row.low > row.cap:

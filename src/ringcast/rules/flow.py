@@ -52,7 +52,7 @@ def flow_control(run: Run, found: Findings) -> None:
             assigned[row.own_origin] = row.hr
             continue
         if row.seqno != row.hr + 1 or row.seqno2 < row.seqno:
-            found.violate(f"{row.member} sends {row.seqno}..{row.seqno2} after {row.hr}", row)
+            found.violate(f"{row.member} sends {row.run} after {row.hr}", row)
         if row.seqno2 - row.low > row.cap:
             found.violate(f"{row.member} sends {row.seqno2} beyond {row.low} + {row.cap}", row)
         assigned[row.own_origin] = row.seqno2
@@ -77,7 +77,7 @@ def judge_drops(rows: Iterable[Row], facts: Facts, found: Findings) -> None:
     """Messages that a receiver had no slot for: the first for each receiver and sender. A sender
     whose window is no larger than the receiver's is never that far ahead of it."""
     for row in rows:
-        sender = f"{row.peer}#{row.peer_inc}"
+        sender = row.peer_member
         if row.member not in facts.capacity or sender not in facts.capacity:
             found.unknown.add(f"{row.member} drops from {sender}: capacities unknown")
         elif facts.capacity[sender] <= facts.capacity[row.member]:
@@ -95,8 +95,7 @@ class WindowHonoured(Stepwise):
     title = "receivers buffer only what has a slot, and with equal windows everything has"
     events = (WIN, DROP_HIGH)
 
-    def __init__(self, facts: Facts, found: Findings) -> None:
-        super().__init__(facts, found)
+    def begin(self) -> None:
         self.drops: dict[PairKey, Row] = {}
         self.widest: dict[tuple[str, str, str], Row] = {}
 
@@ -104,7 +103,7 @@ class WindowHonoured(Stepwise):
         if row.event == DROP_HIGH:
             self.drops.setdefault((*row.pair[:4], 0), row)
             return
-        window = row.member, row.kind, f"{row.peer}#{row.peer_inc}"
+        window = row.member, row.kind, row.peer_member
         self.widest[window] = max(self.widest.get(window, row), row, key=attrgetter("cap"))
         if row.kind == "receive":
             self.found.premises += 1
@@ -200,8 +199,7 @@ class AckHonesty(Stepwise):
     title = "an acknowledgement says what was really delivered"
     events = (OPEN, DELIVER, TX, STABILITY_REPORT)
 
-    def __init__(self, facts: Facts, found: Findings) -> None:
-        super().__init__(facts, found)
+    def begin(self) -> None:
         self.delivered: defaultdict[PairKey, int] = defaultdict(int)
         self.acks: dict[PairKey, Row] = {}
 
@@ -243,16 +241,15 @@ class AckersAreMembers(Stepwise):
     title = "senders wait for exactly the members of their view"
     events = (VIEW, ACKMAP)
 
-    def __init__(self, facts: Facts, found: Findings) -> None:
-        super().__init__(facts, found)
+    def begin(self) -> None:
         self.views: dict[MemberKey, Row] = {}
 
     def feed(self, row: Row) -> None:
         if row.event == VIEW:
-            self.views[row.node, row.inc] = row
+            self.views[row.key] = row
             return
         self.found.premises += 1
-        view = self.views.get((row.node, row.inc))
+        view = self.views.get(row.key)
         if view is None:
             self.found.unknown.add(f"{row.member}: acks counted before its first view row")
         elif set(row.members) != set(view.members):
@@ -270,8 +267,6 @@ class SameBytesAgain(Stepwise):
 
     def feed(self, row: Row) -> None:
         if row.event == XMIT_MISMATCH:
-            self.found.violate(
-                f"{row.member} repeats {row.seqno}..{row.seqno2} with other bytes", row
-            )
+            self.found.violate(f"{row.member} repeats {row.run} with other bytes", row)
         elif row.again and row.kind in ("data", "peer_repair"):
             self.found.premises += 1

@@ -56,7 +56,7 @@ class Condensed:
         """Where the runs stand that may go on."""
 
     def feed(self, row: Row) -> None:
-        member = row.node, row.inc
+        member = row.key
         rows, last = self.rows[member], self._last[member]
         if row.event in (SEND, DELIVER):
             run = row.event, row.origin
@@ -201,7 +201,7 @@ class Life:
 
     def _leaves(self, row: Row) -> bool:
         """Whether it is handed its own messages, by the cut of the view that it leaves with."""
-        is_own = (row.peer, row.peer_inc) == (row.node, row.inc)
+        is_own = row.peer_key == row.key
         return is_own and self._leaves_at is not None and row.idx > self._leaves_at
 
 

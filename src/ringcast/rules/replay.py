@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from ringcast.rules.findings import Stepwise
 from ringcast.trace.rows import CONN, RX, TX, UNICAST_WIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import ClassVar
 
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
@@ -41,33 +41,21 @@ OPEN = "OPEN"
 CLOSING = "CLOSING"
 
 
-class Watch:
+class Watch(Stepwise):
     """One rule, watching one member. What members say to themselves needs no connection and is left
     out."""
 
-    id: ClassVar[str]
-    title: ClassVar[str]
-    events: ClassVar[tuple[str, ...]]
-
     def __init__(self, run: Run, member: MemberKey, found: Findings) -> None:
-        self.facts = run.facts
-        self.found = found
         self.is_live = run.lives.is_live(member)
         """At the end of the run."""
         self.entries = Entries()
         self.taken: defaultdict[tuple[str, int, int], int] = defaultdict(int)
         """Up to where its application was handed each stream, as far as the rule notes it."""
-        self.begin()
-
-    def begin(self) -> None:
-        """Set up what the rule keeps."""
+        super().__init__(run.facts, found)
 
     def see(self, rows: list[Row]) -> None:
         """Judge the rows of one instant."""
         raise NotImplementedError
-
-    def close(self) -> None:
-        """Judge what is still open when the member's rows end. Most rules have nothing open."""
 
     def take(self, row: Row, through: int) -> None:
         self.taken[heard_stream(row)] = max(self.taken[heard_stream(row)], through)
@@ -75,24 +63,48 @@ class Watch:
     @classmethod
     def judge(cls, run: Run, found: Findings) -> None:
         for member, rows in run.by_member(*cls.events).items():
-            others = (row for row in rows if (row.peer, row.peer_inc) != member)
+            others = (row for row in rows if row.peer_key != member)
             watch = cls(run, member, found)
             for _, instant in groupby(others, key=attrgetter("mono_ns")):
                 watch.see(list(instant))
             watch.close()
 
     def lasted(
-        self, since: Row, now_ns: int, end: Row | None, bound_ns: int, text: str, slack_ns: int = 0
+        self,
+        since: Row,
+        end: Row | None,
+        bound_ns: int,
+        text: str,
+        slack_ns: int = 0,
+        now_ns: int | None = None,
     ) -> bool:
-        """Judge a wait since then, or since the end of healing; whether it was too long. "{}" in
-        the text stands for how long it was."""
+        """Judge a wait since then, or since the end of healing, to the end of the run if it has
+        none; whether it was too long. "{}" in the text stands for how long it was."""
+        if now_ns is None:
+            now_ns = self.facts.end_ns if end is None else end.mono_ns
         waited_ns = now_ns - max(since.mono_ns, self.facts.gst_ns or 0)
         if end is not None:
+            self.found.premises += 1
             self.found.waited(waited_ns, bound_ns)
         if waited_ns > bound_ns + slack_ns:
             told = f"{text.replace('{}', str(waited_ns))}, the bound is {bound_ns}"
             self.found.violate(told, since, end)
         return waited_ns > bound_ns + slack_ns
+
+
+class Waiting(Watch):
+    """Something is owed since a row: judged when it comes, or when the run ends."""
+
+    def begin(self) -> None:
+        self.waiting: dict[Any, Row] = {}
+
+    def close(self) -> None:
+        if self.is_live and self.facts.gst_ns is not None:
+            for since in list(self.waiting.values()):
+                self.judge_wait(since, None)
+
+    def judge_wait(self, since: Row, end: Row | None) -> None:
+        raise NotImplementedError
 
 
 class Entry(NamedTuple):
@@ -188,10 +200,6 @@ def is_gone(row: Row) -> bool:
     return row.event == CONN and row.detail.endswith(NONE)
 
 
-def peer_of(row: Row) -> MemberKey:
-    return row.peer, row.peer_inc
-
-
 def heard_stream(row: Row) -> tuple[str, int, int]:
     """A stream with one peer, as the member knows it."""
     return row.peer, row.peer_inc, row.epoch
@@ -212,7 +220,7 @@ def left(rows: Iterable[Row], *kinds: str) -> list[Row]:
 
 
 def of_peer(rows: Iterable[Row], peer: MemberKey) -> list[Row]:
-    return [row for row in rows if peer_of(row) == peer]
+    return [row for row in rows if row.peer_key == peer]
 
 
 def is_prompt(row: Row, facts: Facts) -> bool:

@@ -13,6 +13,7 @@ from ringcast.rules.findings import rule
 from ringcast.rules.liveness import NO_COMMON_CLOCK
 from ringcast.rules.replay import (
     Entries,
+    Waiting,
     Watch,
     arrived,
     conn_of,
@@ -22,7 +23,6 @@ from ringcast.rules.replay import (
     is_prompt,
     left,
     of_peer,
-    peer_of,
     sent_stream,
     side_of,
     side_stream,
@@ -77,7 +77,7 @@ def no_endless_repair(run: Run, found: Findings) -> None:
     Otherwise the receiver would ask for ever. Needs the order of the run.
     """
     for rows in run.by(side_stream, *Entries.EVENTS).values():
-        if peer_of(rows[0]) == (rows[0].node, rows[0].inc):
+        if rows[0].peer_key == rows[0].key:
             continue
         if rows[0].run_idx < 0:
             found.unknown.add(NO_RUN_ORDER)
@@ -110,13 +110,13 @@ def once_across_syncs(run: Run, found: Findings) -> None:
     delivered: defaultdict[Stream, Ranges] = defaultdict(Ranges)
     for row in run.rows(UNICAST_DELIVER):
         earlier = delivered[delivered_stream(row)].add(row.seqno, row.seqno2, row)
-        if row.conn == FIRST_CONN_ID or peer_of(row) == (row.node, row.inc):
+        if row.conn == FIRST_CONN_ID or row.peer_key == row.key:
             continue
         found.premises += 1
         if earlier:
             found.violate(
-                f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2} again on "
-                f"connection {row.epoch}.{row.conn}",
+                f"{row.member} delivers {row.peer}:{row.run} again on connection "
+                f"{row.epoch}.{row.conn}",
                 *(*earlier, row),
             )
 
@@ -137,7 +137,7 @@ class OneConnectionPerDrop(Watch):
     def see(self, rows: list[Row]) -> None:
         syncs = arrived(rows, "sync")
         for row in rows:
-            peer = peer_of(row)
+            peer = row.peer_key
             if row.event in (SYNC_CALL, UNICAST_DROP):
                 self.has_cause.add(peer)
             elif row.event == SYNC:
@@ -150,7 +150,7 @@ class OneConnectionPerDrop(Watch):
                 self.entries.update(row)
 
     def _judge_sync_request(self, row: Row) -> None:
-        peer, stream = peer_of(row), heard_stream(row)
+        peer, stream = row.peer_key, heard_stream(row)
         if row.detail == "answered":
             self.answered[stream] = row
             self.has_cause.discard(peer)
@@ -197,9 +197,9 @@ class OneDirection(Watch):
 
     def see(self, rows: list[Row]) -> None:
         self.entries.update_all(rows)
-        for peer in dict.fromkeys(peer_of(row) for row in arrived(rows, "sync")):
+        for peer in dict.fromkeys(row.peer_key for row in arrived(rows, "sync")):
             self._judge(("R", *peer), rows, "sync", ("udata", "sync_ok", "close"))
-        for peer in dict.fromkeys(peer_of(row) for row in arrived(rows, "sync_ok")):
+        for peer in dict.fromkeys(row.peer_key for row in arrived(rows, "sync_ok")):
             self._judge(("S", *peer), rows, "sync_ok", ("uack", "sync"))
 
     def _judge(self, side: Side, rows: list[Row], cause: str, others: tuple[str, ...]) -> None:
@@ -241,21 +241,12 @@ def flows_again(run: Run, found: Findings) -> None:
                 found.unknown.add(NO_COMMON_CLOCK)
                 continue
             since_ns = max(asked.mono_ns, facts.gst_ns or 0)
-            until_ns = ended.mono_ns if ended is not None else facts.end_ns
-            is_answered = ended is not None and ended.detail == "answered"
-            if until_ns < (facts.gst_ns or 0):
-                continue
-            if not _is_served(journal, stream, since_ns, since_ns + bound_ns):
-                continue
-            waited_ns = max(0, until_ns - since_ns)
-            found.wait(
-                waited_ns,
-                bound_ns,
-                ended if is_answered else None,
-                f"{asked.member} asks {asked.peer} where its stream {asked.epoch} stands for "
-                f"{waited_ns} ns",
-                *(asked, ended),
-            )
+            answered = ended if ended is not None and ended.detail == "answered" else None
+            is_over = run.until_ns(ended) < (facts.gst_ns or 0)
+            if not is_over and _is_served(journal, stream, since_ns, since_ns + bound_ns):
+                text = f"{asked.member} asks {asked.peer} where its stream {asked.epoch} stands"
+                waited_ns = run.waited_ns(since_ns, ended)
+                found.wait(waited_ns, bound_ns, answered, f"{text} for {{}} ns", asked, ended)
 
 
 def _is_served(journal: Journal, stream: Stream, since_ns: int, until_ns: int) -> bool:
@@ -287,7 +278,7 @@ class SyncIsCheap(Watch):
     def see(self, rows: list[Row]) -> None:
         may_ask = dict(self.open)
         for row in rows:
-            peer = peer_of(row)
+            peer = row.peer_key
             if row.event == SYNC and row.detail == "asked":
                 self.open[peer] = may_ask[peer] = row
             elif row.event == SYNC:
@@ -303,7 +294,7 @@ class SyncIsCheap(Watch):
                 continue
             self.found.premises += 1
             if row.kind == "sync":
-                self._judge_sync_request(row, rows, may_ask.get(peer_of(row)))
+                self._judge_sync_request(row, rows, may_ask.get(row.peer_key))
             else:
                 self._judge_answer(row, is_open=side_of("S", row) in may_answer)
         for side in self.credit:
@@ -326,9 +317,7 @@ class SyncIsCheap(Watch):
             )
         nonce = row.peer, row.peer_inc, row.seqno
         self.times_asked[nonce] += 1
-        same = [
-            other for other in left(rows, "sync") if (other.peer, other.peer_inc) == peer_of(row)
-        ]
+        same = of_peer(left(rows, "sync"), row.peer_key)
         if self.times_asked[nonce] > SYNC_TICKS_MAX or (len(same) > 1 and row is same[-1]):
             self.found.violate(
                 f"{row.member} asks {row.peer} {self.times_asked[nonce]} times with nonce "
@@ -351,7 +340,7 @@ class SyncIsCheap(Watch):
             )
 
 
-class SyncEnds(Watch):
+class SyncEnds(Waiting):
     """A sync request is answered or given up after a bounded number of ticks; and a sender goes by
     the acks of its current connection at once, sync or no sync."""
 
@@ -359,39 +348,22 @@ class SyncEnds(Watch):
     title = "a sync ends, and nobody ignores acknowledgements because of it"
     events = (*Entries.EVENTS, RX, SYNC, REJECT)
 
-    def begin(self) -> None:
-        self.open: dict[tuple[str, int], Row] = {}
-
     def see(self, rows: list[Row]) -> None:
         self.entries.update_all(rows)
         for row in rows:
-            if row.event == SYNC:
-                self._follow(row)
+            if row.event == SYNC and row.detail == "asked":
+                self.waiting[row.peer_key] = row
+            elif row.event == SYNC and row.peer_key in self.waiting:
+                self.judge_wait(self.waiting.pop(row.peer_key), row)
         # A frame for a predecessor at this address is refused; its row does not tell.
-        if not any(row.event == REJECT for row in rows):
-            for ack in arrived(rows, "uack"):
-                self._judge_ack(ack)
+        is_refused = any(row.event == REJECT for row in rows)
+        for ack in arrived(rows, "uack") if not is_refused else ():
+            self._judge_ack(ack)
 
-    def close(self) -> None:
-        if self.is_live:
-            for asked in self.open.values():
-                self._judge(asked, self.facts.end_ns, None)
-
-    def _follow(self, row: Row) -> None:
-        peer = peer_of(row)
-        if row.detail == "asked":
-            self.open[peer] = row
-        elif peer in self.open:
-            asked = self.open.pop(peer)
-            self._judge(asked, row.mono_ns, row)
-
-    def _judge(self, asked: Row, now_ns: int, ended: Row | None) -> None:
-        gst_ns = self.facts.gst_ns
-        if gst_ns is None or now_ns <= gst_ns:
-            return
-        self.found.premises += ended is not None
-        bound_ns = (SYNC_TICKS_MAX + 1) * self.facts.tau_ns
-        self.lasted(asked, now_ns, ended, bound_ns, f"{asked.member} asks {asked.peer} for {{}} ns")
+    def judge_wait(self, since: Row, end: Row | None) -> None:
+        if end is None or is_prompt(end, self.facts):
+            bound_ns = (SYNC_TICKS_MAX + 1) * self.facts.tau_ns
+            self.lasted(since, end, bound_ns, f"{since.member} asks {since.peer} for {{}} ns")
 
     def _judge_ack(self, ack: Row) -> None:
         side = side_of("S", ack)

@@ -25,7 +25,6 @@ from ringcast.rules.replay import (
     is_prompt,
     left,
     of_peer,
-    peer_of,
     sent_stream,
     side_of,
 )
@@ -62,14 +61,14 @@ def in_turn(run: Run, found: Findings) -> None:
             due = 1 if earlier is None else earlier.seqno2 + 1
             if row is not None and (row.seqno != due or row.seqno2 < row.seqno):
                 found.violate(
-                    f"{row.member} delivers {_run(row)} of {_stream(row)}, due was {due}",
+                    f"{row.member} delivers {row.run} of {_stream(row)}, due was {due}",
                     *(earlier, row),
                 )
         sent = sent_by.get(stream, NOWHERE)
         for mark, through, row in progress(rows, delivered_stream)[stream]:
             if sent.at(mark) < through:
                 found.violate(
-                    f"{row.member} delivers {_run(row)} of {_stream(row)}; by then "
+                    f"{row.member} delivers {row.run} of {_stream(row)}; by then "
                     f"{sent.at(mark)} were sent",
                     *(sent.row_at(mark), row),
                 )
@@ -129,7 +128,7 @@ class Acknowledged(Watch):
         valid = [
             ack
             for ack in acks
-            if (ack.peer, ack.peer_inc) == side[1:]
+            if ack.peer_key == side[1:]
             and oldest <= conn_of(ack) <= conn_of(row)
             and ack.epoch == row.epoch
             and ack.hd <= row.hr
@@ -172,10 +171,10 @@ class HighestAgain(Watch):
         ticks = [row for row in rows if row.event == TICK]
         if not ticks:
             return
-        gone = {peer_of(row) for row in rows if is_gone(row) and row.kind == "S"}
+        gone = {row.peer_key for row in rows if is_gone(row) and row.kind == "S"}
         again = [row for row in left(rows, "udata") if row.again]
         for tick in ticks:
-            peer = tick.peer, tick.peer_inc
+            peer = tick.peer_key
             earlier = self.ticks.get(peer)
             self.ticks[peer] = tick
             if peer not in gone:  # given up before the tick came to it
@@ -192,7 +191,7 @@ class HighestAgain(Watch):
                 *(earlier, tick),
             )
         elif due and is_prompt(tick, self.facts):
-            mine = of_peer(again, peer_of(tick))
+            mine = of_peer(again, tick.peer_key)
             if not any(row.seqno == row.seqno2 == tick.hr for row in mine):
                 self.found.violate(
                     f"{tick.member} does not send {tick.hr} again to {tick.peer}, but something "
@@ -221,7 +220,7 @@ class HighestAgain(Watch):
         self._judge_pause(tail)
 
     def _judge_pause(self, tail: Row) -> None:
-        earlier = self.tails.get(tail_key := (tail.peer, tail.peer_inc), [])
+        earlier = self.tails.get(tail_key := tail.peer_key, [])
         if not earlier or _pair(earlier[-1]) != _pair(tail):
             self.tails[tail_key] = [tail]
             return
@@ -274,7 +273,7 @@ class Selective(Watch):
         stream = heard_stream(row)
         if row.seqno2 > self.announced[stream]:
             self.found.violate(
-                f"{row.member} asks {row.peer} for {_run(row)}, heard of were "
+                f"{row.member} asks {row.peer} for {row.run}, heard of were "
                 f"{self.announced[stream]}",
                 row,
             )
@@ -284,7 +283,7 @@ class Selective(Watch):
         )
         if known.get(stream, 0) < row.seqno and later < PROOF_DATAGRAMS:
             self.found.violate(
-                f"{row.member} asks {row.peer} for {_run(row)} at first sight of the gap",
+                f"{row.member} asks {row.peer} for {row.run} at first sight of the gap",
                 *(*data, row),
             )
         shown = self._shown("R", row)
@@ -294,7 +293,7 @@ class Selective(Watch):
         is_highest = all(entry.row.hr == row.seqno2 > entry.row.received for entry in shown)
         if row.seqno <= received or is_highest:
             self.found.violate(
-                f"{row.member} asks {row.peer} for {_run(row)}, some of which it holds",
+                f"{row.member} asks {row.peer} for {row.run}, some of which it holds",
                 *(*(entry.row for entry in shown), row),
             )
 
@@ -307,7 +306,7 @@ class Selective(Watch):
         high = max(entry.row.hr for entry in shown)
         if not low < row.seqno <= row.seqno2 <= high:
             self.found.violate(
-                f"{row.member} sends {_run(row)} to {row.peer}, its window holds {low + 1}..{high}",
+                f"{row.member} sends {row.run} to {row.peer}, its window holds {low + 1}..{high}",
                 *(*(entry.row for entry in shown), row),
             )
 
@@ -319,9 +318,5 @@ class Selective(Watch):
         return [entry for entry in entries if entry.row.epoch == row.epoch]
 
 
-def _run(row: Row) -> str:
-    return f"{row.seqno}..{row.seqno2}"
-
-
 def _stream(row: Row) -> str:
-    return f"{row.peer}#{row.peer_inc} epoch {row.epoch}"
+    return f"{row.peer_member} epoch {row.epoch}"

@@ -45,13 +45,13 @@ def received_by_all(run: Run, found: Findings) -> None:
         else:
             through = row.seqno if row.event == OPEN else row.received
             received[row.pair].rise(row.run_idx, through, row)
-    frozen = {(row.node, row.inc): row for row in run.rows(FREEZE)}
-    left = {(row.node, row.inc) for row in run.rows(STOP) if row.detail == "left"}
+    frozen = {row.key: row for row in run.rows(FREEZE)}
+    left = {row.key for row in run.rows(STOP) if row.detail == "left"}
     for (_, origin, through, _), row in commits.items():
         if row.run_idx < 0:
             found.unknown.add(NO_RUN_ORDER)
             continue
-        member = row.node, row.inc
+        member = row.key
         views = [view for view in run.lives.views.get(member, []) if view.idx < row.idx]
         is_there = bool(views) and views[-1].view == row.view
         is_own = row.event == DELIVER and row.origin == row.own_origin and member in left
@@ -133,12 +133,12 @@ def three_delays(run: Run, found: Findings) -> None:
                 continue
             for pair in pairs:
                 arrival = journal.arrival(pair, row.seqno2)
-                waited_ns = (arrival.mono_ns if arrival else facts.end_ns) - row.mono_ns
+                waited_ns = run.until_ns(arrival) - row.mono_ns
                 found.premises += 1
                 found.waited(waited_ns, bound_ns)
                 if waited_ns > bound_ns:
                     found.violate(
-                        f"{row.member}:{row.seqno}..{row.seqno2} took {waited_ns} ns to {pair[0]}, "
+                        f"{row.member}:{row.run} took {waited_ns} ns to {pair[0]}, "
                         f"three delays are {bound_ns}",
                         *(row, arrival),
                     )

@@ -35,7 +35,7 @@ def view_order(run: Run, found: Findings) -> None:
         if row.member not in row.members:
             found.violate(f"{row.member} installs view {row.view} without itself", row)
     for (counter, creator), told in run.by(attrgetter("view_key"), VIEW).items():
-        first = {(row.node, row.inc): row for row in reversed(told)}
+        first = {row.key: row for row in reversed(told)}
         rows = sorted(first.values(), key=attrgetter("node", "inc", "idx"))
         name = f"view {counter} of {creator}"
         lists = {row.members: row for row in reversed(rows)}
@@ -247,14 +247,13 @@ def silent_while_frozen(run: Run, found: Findings) -> None:
             what = "is frozen for" if change and change.event != VIEW else "is in"
             view = "no view" if change is None else f"view {change.view}"
             found.violate(
-                f"{row.member} {what} {view} and sends {row.seqno}..{row.seqno2} in view "
-                f"{row.view}",
+                f"{row.member} {what} {view} and sends {row.run} in view {row.view}",
                 *(change, row),
             )
 
 
 def _delivers(row: Row) -> str:
-    return f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2}"
+    return f"{row.member} delivers {row.peer}:{row.run}"
 
 
 def _goes(step: Step) -> str:
