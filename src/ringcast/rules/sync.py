@@ -18,13 +18,10 @@ from ringcast.rules.replay import (
     arrived,
     conn_of,
     delivered_stream,
-    heard_stream,
     is_gone,
     is_prompt,
     left,
-    of_peer,
     sent_stream,
-    side_of,
     side_stream,
 )
 from ringcast.rules.unicast_liveness import Journal, sync_bound_ns
@@ -43,7 +40,7 @@ from ringcast.trace.rows import (
 if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
-    from ringcast.rules.replay import ConnKey, Side, Stream
+    from ringcast.rules.replay import ConnKey, Stream
     from ringcast.trace.rows import Row
 
 NO_RUN_ORDER = "whether it was so at each moment: no run order"
@@ -130,58 +127,55 @@ class OneConnectionPerDrop(Watch):
     events = (*Entries.EVENTS, RX, TX, SYNC, SYNC_CALL, UNICAST_DROP)
 
     def begin(self) -> None:
-        self.nonces: defaultdict[Side, int] = defaultdict(int)
-        self.answered: dict[tuple[str, int, int], Row] = {}
-        self.has_cause: set[tuple[str, int]] = set()
+        self.nonce = 0
+        self.answered: dict[int, Row] = {}
+        """By epoch."""
+        self.has_cause = False
 
     def see(self, rows: list[Row]) -> None:
         syncs = arrived(rows, "sync")
         for row in rows:
-            peer = row.peer_key
             if row.event in (SYNC_CALL, UNICAST_DROP):
-                self.has_cause.add(peer)
+                self.has_cause = True
             elif row.event == SYNC:
                 self._judge_sync_request(row)
             elif row.event in Entries.EVENTS:
                 if row.kind == "R" and is_gone(row):
-                    self.has_cause.add(peer)
+                    self.has_cause = True
                 elif row.event == CONN and row.kind == "S":
                     self._judge_conn(row, syncs)
                 self.entries.update(row)
 
     def _judge_sync_request(self, row: Row) -> None:
-        peer, stream = row.peer_key, heard_stream(row)
         if row.detail == "answered":
-            self.answered[stream] = row
-            self.has_cause.discard(peer)
+            self.answered[row.epoch] = row
+            self.has_cause = False
         elif row.detail == "given up":
-            self.has_cause.add(peer)
-        elif stream in self.answered:
+            self.has_cause = True
+        elif row.epoch in self.answered:
             self.found.premises += 1
-            if peer not in self.has_cause:
+            if not self.has_cause:
                 self.found.violate(
                     f"{row.member} asks {row.peer} again where its stream {row.epoch} stands, "
                     f"though it was answered and lost nothing",
-                    *(self.answered[stream], row),
+                    *(self.answered[row.epoch], row),
                 )
 
     def _judge_conn(self, row: Row, syncs: list[Row]) -> None:
-        side = side_of("S", row)
-        entry = self.entries.now(side)
+        entry = self.entries.now("S")
         if entry is None or entry.row.epoch != row.epoch or entry.row.conn >= row.conn:
             return  # that connections do not go back is S5
         self.found.premises += 1
-        mine = of_peer(syncs, side[1:])
-        fresh = sorted({sync.seqno for sync in mine if sync.seqno > self.nonces[side]})
+        fresh = sorted({sync.seqno for sync in syncs if sync.seqno > self.nonce})
         steps = row.conn - entry.row.conn
         if steps <= len(fresh):
             # Which of them were honoured is not known; a sender may put others off.
-            self.nonces[side] = fresh[steps - 1]
+            self.nonce = fresh[steps - 1]
         else:
             self.found.violate(
                 f"{row.member} moves from connection {entry.row.conn} to {row.conn} to {row.peer} "
                 f"for {len(fresh)} new sync_requests",
-                *(entry.row, *mine, row),
+                *(entry.row, *syncs, row),
             )
 
 
@@ -197,24 +191,24 @@ class OneDirection(Watch):
 
     def see(self, rows: list[Row]) -> None:
         self.entries.update_all(rows)
-        for peer in dict.fromkeys(row.peer_key for row in arrived(rows, "sync")):
-            self._judge(("R", *peer), rows, "sync", ("udata", "sync_ok", "close"))
-        for peer in dict.fromkeys(row.peer_key for row in arrived(rows, "sync_ok")):
-            self._judge(("S", *peer), rows, "sync_ok", ("uack", "sync"))
+        self._judge("R", rows, "sync", ("udata", "sync_ok", "close"))
+        self._judge("S", rows, "sync_ok", ("uack", "sync"))
 
-    def _judge(self, side: Side, rows: list[Row], cause: str, others: tuple[str, ...]) -> None:
-        mine = of_peer(rows, side[1:])
-        before = self.entries.before(side, rows[0].mono_ns)
-        after = self.entries.now(side)
-        is_dropped = any(row.event == UNICAST_DROP for row in mine)
-        if before is None or after is None or is_dropped or arrived(mine, *others):
+    def _judge(self, kind: str, rows: list[Row], cause: str, others: tuple[str, ...]) -> None:
+        causes, before, after = (
+            arrived(rows, cause),
+            self.entries.before(kind),
+            self.entries.now(kind),
+        )
+        is_dropped = any(row.event == UNICAST_DROP for row in rows)
+        if not causes or before is None or after is None or is_dropped or arrived(rows, *others):
             return
         self.found.premises += 1
-        if _place(side[0], before.row) != _place(side[0], after.row):
+        if _place(kind, before.row) != _place(kind, after.row):
             self.found.violate(
-                f"{after.row.member} changes what it has {'of' if side[0] == 'R' else 'for'} "
-                f"{side[1]} by a {cause} of the other direction",
-                *(before.row, *arrived(mine, cause), after.row),
+                f"{after.row.member} changes what it has {'of' if kind == 'R' else 'for'} "
+                f"{after.row.peer} by a {cause} of the other direction",
+                *(before.row, *causes, after.row),
             )
 
 
@@ -269,70 +263,60 @@ class SyncIsCheap(Watch):
     events = (*Entries.EVENTS, RX, TX, SYNC, TICK)
 
     def begin(self) -> None:
-        self.open: dict[tuple[str, int], Row] = {}
-        self.times_asked: defaultdict[tuple[str, int, int], int] = defaultdict(int)
-        self.unconfirmed: dict[Side, Row] = {}
-        self.credit: dict[Side, int] = {}
+        self.open: Row | None = None
+        self.times_asked: defaultdict[int, int] = defaultdict(int)
+        """By nonce."""
+        self.is_unconfirmed = False
+        """The peer may still lack an answer."""
+        self.credit = 1
         """How many answers may go before the next tick."""
 
     def see(self, rows: list[Row]) -> None:
-        may_ask = dict(self.open)
+        asked = self.open
         for row in rows:
-            peer = row.peer_key
-            if row.event == SYNC and row.detail == "asked":
-                self.open[peer] = may_ask[peer] = row
-            elif row.event == SYNC:
-                self.open.pop(peer, None)
+            if row.event == SYNC:
+                self.open = row if row.detail == "asked" else None
+                asked = self.open or asked
             elif row.event == TICK:
-                self.credit[side_of("S", row)] = self.credit.get(side_of("S", row), 1) + 1
-            elif row.event in Entries.EVENTS:
-                self.entries.update(row)
-        may_answer = dict(self.unconfirmed)
-        self._hear(rows, may_answer)
+                self.credit += 1
+        self.entries.update_all(rows)
+        may_answer = self.is_unconfirmed or bool(arrived(rows, "sync"))
+        conns = [entry.conn for entry in self.entries.lately("S")]
+        if any(conn_of(row) in conns for row in arrived(rows, "uack", "unack", "sync_ack")):
+            self.is_unconfirmed = False
+        self.is_unconfirmed |= bool(arrived(rows, "sync"))
         for row in left(rows, "sync", "sync_ok"):
             if not is_prompt(row, self.facts):
                 continue
             self.found.premises += 1
             if row.kind == "sync":
-                self._judge_sync_request(row, rows, may_ask.get(row.peer_key))
+                self._judge_sync_request(row, left(rows, "sync"), asked)
             else:
-                self._judge_answer(row, is_open=side_of("S", row) in may_answer)
-        for side in self.credit:
-            self.credit[side] = max(0, min(self.credit[side], 1))
+                self._judge_answer(row, may_answer=may_answer)
+        self.credit = max(0, min(self.credit, 1))
 
-    def _hear(self, rows: list[Row], may_answer: dict[Side, Row]) -> None:
-        """Follow which answers the peers may still lack."""
-        for row in arrived(rows, "uack", "unack", "sync_ack"):
-            entries = self.entries.lately(side_of("S", row), row.mono_ns)
-            if any(entry.conn == conn_of(row) for entry in entries):
-                self.unconfirmed.pop(side_of("S", row), None)
-        for row in arrived(rows, "sync"):
-            self.unconfirmed[side_of("S", row)] = may_answer[side_of("S", row)] = row
-
-    def _judge_sync_request(self, row: Row, rows: list[Row], asked: Row | None) -> None:
+    def _judge_sync_request(self, row: Row, same: list[Row], asked: Row | None) -> None:
         if asked is None or asked.seqno != row.seqno:
             self.found.violate(
                 f"{row.member} asks {row.peer} with nonce {row.seqno}, which is not open",
                 *(asked, row),
             )
-        nonce = row.peer, row.peer_inc, row.seqno
-        self.times_asked[nonce] += 1
-        same = of_peer(left(rows, "sync"), row.peer_key)
-        if self.times_asked[nonce] > SYNC_TICKS_MAX or (len(same) > 1 and row is same[-1]):
+        self.times_asked[row.seqno] += 1
+        times = self.times_asked[row.seqno]
+        if times > SYNC_TICKS_MAX or (len(same) > 1 and row is same[-1]):
             self.found.violate(
-                f"{row.member} asks {row.peer} {self.times_asked[nonce]} times with nonce "
-                f"{row.seqno}, {len(same)} times at once",
+                f"{row.member} asks {row.peer} {times} times with nonce {row.seqno}, {len(same)} "
+                f"times at once",
                 *(asked, row),
             )
 
-    def _judge_answer(self, row: Row, *, is_open: bool) -> None:
-        side = side_of("S", row)
-        self.credit[side] = self.credit.get(side, 1) - 1
-        if self.credit[side] < 0:
+    def _judge_answer(self, row: Row, *, may_answer: bool) -> None:
+        self.credit -= 1
+        if self.credit < 0:
             self.found.violate(
                 f"{row.member} answers {row.peer} more than once between two ticks", row
             )
-        if not is_open:
+        if not may_answer:
             self.found.violate(
                 f"{row.member} answers {row.peer}, which has asked nothing since it was heard on "
                 f"connection {row.epoch}.{row.conn}",
@@ -352,9 +336,10 @@ class SyncEnds(Waiting):
         self.entries.update_all(rows)
         for row in rows:
             if row.event == SYNC and row.detail == "asked":
-                self.waiting[row.peer_key] = row
-            elif row.event == SYNC and row.peer_key in self.waiting:
-                self.judge_wait(self.waiting.pop(row.peer_key), row)
+                self.since = row
+            elif row.event == SYNC and self.since is not None:
+                self.judge_wait(self.since, row)
+                self.since = None
         # A frame for a predecessor at this address is refused; its row does not tell.
         is_refused = any(row.event == REJECT for row in rows)
         for ack in arrived(rows, "uack") if not is_refused else ():
@@ -366,9 +351,7 @@ class SyncEnds(Waiting):
             self.lasted(since, end, bound_ns, f"{since.member} asks {since.peer} for {{}} ns")
 
     def _judge_ack(self, ack: Row) -> None:
-        side = side_of("S", ack)
-        before = self.entries.before(side, ack.mono_ns)
-        after = self.entries.now(side)
+        before, after = self.entries.before("S"), self.entries.now("S")
         if before is None or after is None or not before.conn == after.conn == conn_of(ack):
             return
         self.found.premises += ack.conn > 1

@@ -24,7 +24,6 @@ from ringcast.rules.replay import (
     is_gone,
     is_prompt,
     sent_stream,
-    side_of,
     side_stream,
 )
 from ringcast.trace.rows import (
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
     from ringcast.rules.evidence import Progress, Run
     from ringcast.rules.findings import Findings
-    from ringcast.rules.replay import Side, Stream
+    from ringcast.rules.replay import Stream
     from ringcast.trace.rows import Facts, Row
 
 
@@ -203,46 +202,36 @@ class AcksSoon(Watch):
     events = (*Entries.EVENTS, RX, TX, UNICAST_DELIVER)
 
     def begin(self) -> None:
-        self.waiting: dict[Side, list[Row]] = {}
-        """What an ack must reach, for each sender."""
+        self.waiting: list[Row] = []
+        """What an ack must reach."""
 
     def see(self, rows: list[Row]) -> None:
         for row in rows:
-            side = side_of("R", row)
-            entry = self.entries.now(side)
+            entry = self.entries.now("R")
             is_current = entry is not None and entry.conn == conn_of(row)
-            if row.event == UNICAST_DELIVER:
-                self._wait(side, row)
-            elif row.event == RX:
-                if row.kind == "udata" and entry and is_current and row.seqno2 <= entry.row.hd:
-                    self._wait(side, row)
-            elif row.event == TX:
-                if row.kind == "uack":
-                    self._settle(side, row)
-            else:
+            is_owed = row.event == UNICAST_DELIVER
+            if row.event == RX and row.kind == "udata" and entry and is_current:
+                is_owed = row.seqno2 <= entry.row.hd
+            if is_owed and is_prompt(row, self.facts):
+                self.waiting.append(row)
+            elif row.event == TX and row.kind == "uack":
+                for since in self.waiting:
+                    if since.seqno2 <= row.hd:
+                        self._judge(since, row)
+                self.waiting = [since for since in self.waiting if since.seqno2 > row.hd]
+            elif row.event in Entries.EVENTS:
                 has_moved = row.event == CONN and entry is not None and not is_current
                 if row.kind == "R" and (is_gone(row) or has_moved):
-                    self.waiting.pop(side, None)
+                    self.waiting = []
                 self.entries.update(row)
 
     def close(self) -> None:
-        for waiting in self.waiting.values() if self.is_live else ():
-            self._judge(waiting[0], None)
+        if self.waiting and self.is_live:
+            self._judge(self.waiting[0], None)
 
-    def _wait(self, side: Side, row: Row) -> None:
-        if is_prompt(row, self.facts):
-            self.waiting.setdefault(side, []).append(row)
-
-    def _settle(self, side: Side, ack: Row) -> None:
-        for row in self.waiting.pop(side, []):
-            if row.seqno2 <= ack.hd:
-                self._judge(row, ack)
-            else:
-                self.waiting.setdefault(side, []).append(row)
-
-    def _judge(self, since: Row, end: Row | None) -> None:
+    def _judge(self, since: Row, ack: Row | None) -> None:
         text = f"{since.member} does not acknowledge {since.peer}:{since.seqno2} for {{}} ns"
-        self.lasted(since, end, self.facts.ack_interval_ns, text, ROUNDING_NS)
+        self.lasted(since, ack, self.facts.ack_interval_ns, text, ROUNDING_NS)
 
 
 class IdleIsGone(Using):
@@ -258,38 +247,37 @@ class IdleIsGone(Using):
 
     def begin(self) -> None:
         super().begin()
-        self.delivered: dict[Side, Row] = {}
+        self.delivered: dict[str, Row] = {}
 
     def see(self, rows: list[Row]) -> None:
         for row in rows:
             if row.event == UNICAST_DELIVER:
-                self.delivered[side_of("R", row)] = row
+                self.delivered["R"] = row
             elif is_gone(row):
-                self._judge(side_of(row.kind, row), row)
-                self.delivered.pop(side_of(row.kind, row), None)
+                self._judge(row.kind, row)
+                self.delivered.pop(row.kind, None)
             self.note(row)
 
     def close(self) -> None:
-        if self.is_live:
-            for side, _ in self.entries:
-                self._judge(side, None)
+        for kind, _ in self.entries if self.is_live else ():
+            self._judge(kind, None)
 
-    def _judge(self, side: Side, gone: Row | None) -> None:
-        used, entry, gst_ns = self.used.get(side), self.entries.now(side), self.facts.gst_ns
+    def _judge(self, kind: str, gone: Row | None) -> None:
+        used, entry, gst_ns = self.used.get(kind), self.entries.now(kind), self.facts.gst_ns
         if gst_ns is None or not self.facts.expiry_ns or used is None or entry is None:
             return
         row, now_ns = entry.row, gone.mono_ns if gone else self.facts.end_ns
-        if now_ns <= gst_ns or (row.low < row.hr if side[0] == "S" else row.hd < row.received):
+        if now_ns <= gst_ns or (row.low < row.hr if kind == "S" else row.hd < row.received):
             return
-        ends = used.perhaps, self.delivered.get(side, used.perhaps)
+        ends = used.perhaps, self.delivered.get(kind, used.perhaps)
         bound_ns = self.facts.expiry_ns + self.facts.close_ns + 2 * self.facts.tau_ns
-        text = f"{row.member} still has the idle connection with {side[1]} after {{}} ns"
+        text = f"{row.member} still has the idle connection with {row.peer} after {{}} ns"
         self.lasted(max(ends, key=attrgetter("mono_ns")), gone, bound_ns, text)
 
 
 class GivenUpInTime(Waiting):
     """A member that answers nothing is given up after the retransmission time, within a tick, and
-    not before. It waits since something is unacknowledged and nothing was heard."""
+    not before. The time runs since something is unacknowledged and nothing was heard."""
 
     id = "S-L5"
     title = "a member that never answers is given up in time"
@@ -297,22 +285,18 @@ class GivenUpInTime(Waiting):
 
     def see(self, rows: list[Row]) -> None:
         is_told = any(row.event in (VIEW, STOP) for row in rows)
-        for row in arrived(rows, "uack", "unack", "sync", "sync_ack"):
-            if side_of("S", row) in self.waiting:
-                self.waiting[side_of("S", row)] = row
+        said = arrived(rows, "uack", "unack", "sync", "sync_ack")
+        if self.since is not None and said:
+            self.since = said[-1]
         for row in rows:
-            if row.event in Entries.EVENTS and row.kind == "S":
-                self._follow(row, is_told=is_told)
-
-    def _follow(self, row: Row, *, is_told: bool) -> None:
-        side = side_of("S", row)
-        self.entries.update(row)
-        if row.low < row.hr and not is_gone(row):
-            self.waiting.setdefault(side, row)
-            return
-        since = self.waiting.pop(side, None)
-        if is_gone(row) and since is not None and not is_told and is_prompt(row, self.facts):
-            self.judge_wait(since, row)
+            if row.event not in Entries.EVENTS or row.kind != "S":
+                continue
+            if row.low < row.hr and not is_gone(row):
+                self.since = self.since or row
+                continue
+            since, self.since = self.since, None
+            if is_gone(row) and since is not None and not is_told and is_prompt(row, self.facts):
+                self.judge_wait(since, row)
 
     def judge_wait(self, since: Row, end: Row | None) -> None:
         patience_ns = self.facts.max_retransmit_ns
@@ -338,29 +322,28 @@ class HighestSoonAgain(Waiting):
 
     def see(self, rows: list[Row]) -> None:
         for row in rows if self.facts.gst_ns is not None else ():
-            if row.event != TX:
-                if row.kind == "S":
-                    self._follow(row)
-            elif row.kind == "udata" and row.again and is_prompt(row, self.facts):
-                since = self.waiting.get(side_of("S", row))
-                if since is not None and row.seqno2 >= since.hr:
-                    self.judge_wait(since, row)
+            if row.event in Entries.EVENTS and row.kind == "S":
+                self._follow(row)
+            is_again = row.event == TX and row.kind == "udata" and row.again
+            if self.since is None or not is_again or not is_prompt(row, self.facts):
+                continue
+            if row.seqno2 >= self.since.hr:
+                self.judge_wait(self.since, row)
 
     def _follow(self, row: Row) -> None:
-        side = side_of("S", row)
-        entry = self.entries.now(side)
+        entry = self.entries.now("S")
         self.entries.update(row)
         has_stood = entry is not None and _acked_and_sent(entry.row) == _acked_and_sent(row)
         if has_stood and not is_gone(row):
             return
-        if side in self.waiting:
-            self.judge_wait(self.waiting[side], None, row.mono_ns)
+        if self.since is not None:
+            self.judge_wait(self.since, None, row.mono_ns)
         if row.low < row.hr and not is_gone(row):
-            self.waiting[side] = row
+            self.since = row
 
     def judge_wait(self, since: Row, end: Row | None, now_ns: int | None = None) -> None:
         """Something has ended the wait: the repeat, progress, or the end of the run."""
-        del self.waiting[side_of("S", since)]
+        self.since = None
         text = f"{since.member} does not send {since.hr} to {since.peer} again for {{}} ns"
         self.lasted(since, end, 2 * self.facts.tau_ns, text, ROUNDING_NS, now_ns)
 
