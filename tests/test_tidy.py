@@ -213,8 +213,8 @@ def test_files_are_short(path: str) -> None:
 
 CEILINGS = {
     "benchmarks": 4340,  # networks of any MTU, single messages, what refusing and sealing cost
-    "explore": 4158,
-    "rules": 4555,
+    "explore": 4148,
+    "rules": 4523,
 }
 """Lines that a package may have. They only shrink."""
 

@@ -1,4 +1,4 @@
-"""N3–N7, N10: how senders number, block, purge and repeat, and what receivers tell them."""
+"""G5, N3–N7, N10: how senders number, block, purge and repeat; what receivers keep and tell."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ringcast.rules.evidence import NOWHERE, Progress, progress
 from ringcast.rules.findings import Stepwise, rule
 from ringcast.trace.rows import (
     ACKMAP,
+    CONN,
     DELIVER,
     DROP_HIGH,
     OPEN,
@@ -20,6 +21,7 @@ from ringcast.trace.rows import (
     SEND_BLOCK,
     STABILITY_REPORT,
     TX,
+    UNICAST_WIN,
     VIEW,
     WIN,
     XMIT_MISMATCH,
@@ -32,6 +34,48 @@ if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
     from ringcast.trace.rows import Facts, MemberKey, OriginKey, PairKey, Row
+
+
+class BoundedMemory(Stepwise):
+    """Every window keeps its own bounds, in messages and in bytes, and a member has at most one
+    connection each way with each peer; so their sum is bounded."""
+
+    id = "G5"
+    title = "every window stays within its bounds"
+    events = (WIN, UNICAST_WIN, CONN)
+
+    def begin(self) -> None:
+        self.peers: defaultdict[tuple[MemberKey, str], set[MemberKey]] = defaultdict(set)
+        self.most: dict[tuple[MemberKey, str], Row] = {}
+        """The row with the most connections, for each member and direction."""
+
+    def feed(self, row: Row) -> None:
+        self.found.premises += 1
+        if row.event == CONN:
+            table = row.key, row.kind
+            self.peers[table].add(row.peer_key)
+            self.most[table] = max(self.most.get(table, row), row, key=attrgetter("size"))
+            return
+        if row.hr - row.low > row.cap:
+            self.found.violate(
+                f"a {row.kind} window of {row.member} spans {row.hr - row.low} messages, "
+                f"its capacity is {row.cap}",
+                row,
+            )
+        if 0 <= row.limit < row.size:
+            self.found.violate(
+                f"a {row.kind} window of {row.member} has {row.size} bytes, "
+                f"its bound is {row.limit}",
+                row,
+            )
+
+    def close(self) -> None:
+        for table, row in self.most.items():
+            if row.size > len(self.peers[table]):
+                self.found.violate(
+                    f"{row.member} has {row.size} connections with {len(self.peers[table])} peers",
+                    row,
+                )
 
 
 @rule("N3", "a send is blocked exactly when the window is full, and then takes no number")

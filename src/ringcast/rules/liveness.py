@@ -1,4 +1,4 @@
-"""G8, N-L1–N-L3, N-L5: what must come, and by when, once the network has healed."""
+"""G8, N-L1–N-L3, N-L5, U5, U7, U-L1: what must come, and by when, once the network has healed."""
 
 from __future__ import annotations
 
@@ -331,3 +331,79 @@ def calm_under_overload(run: Run, found: Findings) -> None:
             found.violate(f"{row.member} buffers {row.hr - row.low} in a window of {row.cap}", row)
     drops = run.by(lambda row: row.pair[:4], DROP_HIGH)
     judge_drops((rows[0] for rows in drops.values()), run.facts, found)
+
+
+# Uniform messages: that they come in order is N1
+
+
+@rule("U5", "a uniform message of a live sender is delivered everywhere in time")
+def valid(run: Run, found: Findings) -> None:
+    """A live sender's message is delivered by all live members of its view.
+
+    All have to hold it first. A member whose application does not read holds one window and no
+    more: where the sender's is larger, nothing is owed of what that member has no slot for.
+    """
+    journal, facts = Journal(run, Stream.UNIFORM), run.facts
+
+    def owed_through(row: Row, taking: Collection[str], since_ns: int) -> int:
+        through = row.seqno2
+        for member in facts.stopped_members.intersection(taking) - {row.member}:
+            low = journal.has((*split_key(member), *row.own_origin), since_ns)
+            through = min(through, low + facts.capacity.get(member, 0))
+        return through
+
+    judge_deliveries(journal, found, owed_through)
+
+
+@rule("U7", "in the end uniform windows are empty")
+def nothing_left(run: Run, found: Findings) -> None:
+    """In the end no live sender keeps any uniform message."""
+    judge_drained(Journal(run, Stream.UNIFORM), found)
+
+
+@rule("U-L1", "without faults a uniform message takes three delays")
+def three_delays(run: Run, found: Findings) -> None:
+    """Where nothing is amiss a message is delivered everywhere within three delays: it travels, is
+    acknowledged, and is committed.
+
+    Nothing is amiss from when all that was sent before the healing is delivered, and all are in
+    their last view. Not judged where the sender's window is larger than a receiver's.
+    """
+    journal, facts = Journal(run, Stream.UNIFORM), run.facts
+    bound_ns = 3 * facts.delta_ns
+    for origin, sends, views in journal.live_origins(found):
+        members, sender = views[-1].members, sends[0].member
+        if not all(
+            facts.capacity.get(sender, 1) <= facts.capacity.get(member, 0) for member in members
+        ) or not journal.are_due(views[-1], sender):
+            continue
+        pairs = [(*split_key(member), *origin) for member in members]
+        since_ns = _calm_since(journal, pairs, sends)
+        for row in sends:
+            if since_ns is None or not since_ns < row.mono_ns <= facts.end_ns - bound_ns:
+                continue
+            for pair in pairs:
+                arrival = journal.arrival(pair, row.seqno2)
+                waited_ns = run.until_ns(arrival) - row.mono_ns
+                found.premises += 1
+                found.waited(waited_ns, bound_ns)
+                if waited_ns > bound_ns:
+                    found.violate(
+                        f"{row.member}:{row.run} took {waited_ns} ns to {pair[0]}, "
+                        f"three delays are {bound_ns}",
+                        *(row, arrival),
+                    )
+
+
+def _calm_since(journal: Journal, pairs: list[PairKey], sends: list[Row]) -> int | None:
+    """None: something is amiss to the end."""
+    since_ns = journal.run.facts.gst_ns or 0
+    before = max((row.seqno2 for row in sends if row.mono_ns <= since_ns), default=0)
+    for pair in pairs:
+        begun = [journal.run.lives.last_view(pair[:2]), journal.opened.get(pair)]
+        if journal.offset(pair) < before:
+            begun.append(journal.arrival(pair, before))
+            if begun[-1] is None:
+                return None
+        since_ns = max(since_ns, *(row.mono_ns for row in begun if row), 0)
+    return since_ns

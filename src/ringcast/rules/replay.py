@@ -100,14 +100,15 @@ def _by_peer(member: MemberKey, rows: list[Row]) -> Iterable[list[Row]]:
     found: dict[MemberKey, list[Row]] = {}
     general: list[Row] = []
     for row in rows:
+        peer = row.peer, row.peer_inc
         if row.event in ABOUT_NOBODY:
             general.append(row)
             for mine in found.values():
                 mine.append(row)
-        elif row.peer_key != member:
-            if row.peer_key not in found:
-                found[row.peer_key] = list(general)
-            found[row.peer_key].append(row)
+        elif peer in found:
+            found[peer].append(row)
+        elif peer != member:
+            found[peer] = [*general, row]
     return found.values()
 
 
@@ -154,12 +155,13 @@ class Entries:
     def update(self, row: Row) -> None:
         entry = self._now.get(row.kind)
         shown = self._shown.setdefault(row.kind, [entry])
-        if is_gone(row):
+        if row.event != CONN:
+            if entry is not None:
+                self._now[row.kind] = Entry(entry.state, row)
+        elif is_gone(row):
             self._now.pop(row.kind, None)
-        elif row.event == CONN:
+        else:
             self._now[row.kind] = Entry(row.detail.partition(">")[2], row)
-        elif entry is not None:
-            self._now[row.kind] = Entry(entry.state, row)
         shown.append(self._now.get(row.kind))
 
     def update_all(self, rows: Iterable[Row]) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ringcast.rules import (
     connections,
     delivery,
-    everywhere,
     flow,
     liveness,
     membership,
@@ -18,7 +17,6 @@ from ringcast.rules import (
     sync,
     unicast,
     unicast_liveness,
-    uniform,
     views,
 )
 from ringcast.rules.evidence import Run
@@ -42,7 +40,7 @@ def _stated_in(*modules: ModuleType) -> dict[str, Rule]:
     return found
 
 
-_BY_ID = _stated_in(delivery, everywhere, flow, liveness, membership, state, uniform, views)
+_BY_ID = _stated_in(delivery, flow, liveness, membership, state, views)
 _OF_PAIRS = {**_BY_ID, **_stated_in(connections, sync, unicast, unicast_liveness)}
 """With those of messages to one member, in place of those of the group that have the same id."""
 

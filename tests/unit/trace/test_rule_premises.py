@@ -12,8 +12,8 @@ from ringcast.model import Stream
 from ringcast.rules import bounds
 from ringcast.rules.evidence import Run
 from ringcast.rules.findings import verdict_of
+from ringcast.rules.liveness import valid
 from ringcast.rules.membership import changes_end, one_view
-from ringcast.rules.uniform import valid
 from ringcast.trace.rows import (
     CRASH,
     DELIVER,
