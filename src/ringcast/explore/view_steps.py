@@ -149,11 +149,7 @@ class Run:
     """One run of a script; `fault` befalls the datagram with the number `which`, from 0."""
 
     def __init__(
-        self,
-        script: Script,
-        layers: Mapping[str, Any],
-        fault: Fault | None = None,
-        which: int = -1,
+        self, script: Script, layers: Mapping[str, Any], fault: Fault | None = None, which: int = -1
     ) -> None:
         self.script = script
         self.told: list[str] = []

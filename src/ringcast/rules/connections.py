@@ -18,9 +18,7 @@ from ringcast.rules.replay import (
     Entries,
     Watch,
     arrived,
-    conn_of,
     is_gone,
-    is_prompt,
     left,
 )
 from ringcast.trace.rows import (
@@ -71,7 +69,7 @@ class StateMachine(Watch):
         for row in rows:
             if row.event == UNICAST_DELIVER:
                 self._judge_use(row, "R")
-            elif row.event == TX and is_prompt(row, self.facts):
+            elif row.event == TX and self.is_prompt(row):
                 if row.kind == "udata":
                     self._judge_use(row, "S")
                 elif row.kind in ("uack", "unack"):
@@ -94,12 +92,12 @@ class StateMachine(Watch):
                 *(entry and entry.row, row),
             )
         newest = self.newest.get(row.kind, (0, 0))
-        self.newest[row.kind] = max(newest, conn_of(row))
+        self.newest[row.kind] = max(newest, row.conn_key)
         if old == NONE:
-            is_fit = conn_of(row) > newest and (row.kind == "R" or row.conn == FIRST_CONN_ID)
+            is_fit = row.conn_key > newest and (row.kind == "R" or row.conn == FIRST_CONN_ID)
         else:
-            is_fit = row.epoch == newest[0] and conn_of(row) >= newest
-        if not is_fit or (old == new and conn_of(row) == newest):
+            is_fit = row.epoch == newest[0] and row.conn_key >= newest
+        if not is_fit or (old == new and row.conn_key == newest):
             self.found.violate(
                 f"{row.member}: {_name(row)} goes {row.detail} on connection "
                 f"{row.epoch}.{row.conn} after {newest[0]}.{newest[1]}",
@@ -116,7 +114,7 @@ class StateMachine(Watch):
         if any(_is_replaced(other, row) for other in rows if other.event == VIEW):
             return True
         return row.kind == "R" and (
-            any(conn_of(close) == conn_of(row) for close in arrived(rows, "close"))
+            any(close.conn_key == row.conn_key for close in arrived(rows, "close"))
             or any(other.event == UNICAST_DROP for other in rows)
             or any(
                 other.event == CONN and other.kind == "R" and other.epoch > row.epoch
@@ -126,7 +124,7 @@ class StateMachine(Watch):
 
     def _judge_use(self, row: Row, kind: str) -> None:
         entries = self.entries.lately(kind)
-        if not any(entry.conn == conn_of(row) for entry in entries):
+        if not any(entry.conn == row.conn_key for entry in entries):
             what = row.kind if row.event == TX else "a delivery"
             self.found.violate(
                 f"{row.member}: {what} on connection {row.epoch}.{row.conn} with {row.peer}, "
@@ -159,7 +157,7 @@ class WindowsOpenRight(Watch):
         awaited = self.asked
         for row in rows:
             if row.event == RX and row.kind == "udata" and row.seqno == 1:
-                self.began[conn_of(row)] = row.mono_ns
+                self.began[row.conn_key] = row.mono_ns
             elif row.event == SYNC and row.detail == "asked":
                 self.asked = awaited = row.seqno, row.epoch
             elif row.event == SYNC and self.asked == (row.seqno, row.epoch):
@@ -170,7 +168,7 @@ class WindowsOpenRight(Watch):
             elif row.event in Entries.EVENTS and row.kind == "R":
                 entry = self.entries.now("R")
                 is_open = row.event == CONN and not row.detail.endswith(NONE)
-                if is_open and (entry is None or entry.conn != conn_of(row)):
+                if is_open and (entry is None or entry.conn != row.conn_key):
                     self._judge(row, rows, awaited)
                 self.entries.update(row)
                 self.take(row, row.hd)
@@ -178,15 +176,15 @@ class WindowsOpenRight(Watch):
     def _judge(self, row: Row, rows: list[Row], awaited: tuple[int, int] | None) -> None:
         self.found.premises += 1
         newest = self.newest
-        self.newest = max(newest, conn_of(row))
+        self.newest = max(newest, row.conn_key)
         offsets = [
             max(ok.low, self.taken[row.epoch])
             for ok in arrived(rows, "sync_ok")
-            if conn_of(ok) == conn_of(row) and (ok.seqno, ok.epoch) == awaited
+            if ok.conn_key == row.conn_key and (ok.seqno, ok.epoch) == awaited
         ]
-        if row.conn == FIRST_CONN_ID and conn_of(row) > newest:
+        if row.conn == FIRST_CONN_ID and row.conn_key > newest:
             patience = STRANGER_NS if any(each.event == VIEW for each in rows) else 0
-            since = self.began.get(conn_of(row), -STRANGER_NS - 1)
+            since = self.began.get(row.conn_key, -STRANGER_NS - 1)
             offsets += [0] * (row.mono_ns - since <= patience)
         what = f"{row.member} opens {row.epoch}.{row.conn} of {row.peer}"
         came = arrived(rows, "udata", "sync_ok")
@@ -234,10 +232,10 @@ class LateIsNothing(Watch):
         before, after = self.entries.before("S"), self.entries.now("S")
         if before is None or after is None or arrived(rows, "sync"):
             return
-        if not frames or any(conn_of(row) == before.conn for row in frames):
+        if not frames or any(row.conn_key == before.conn for row in frames):
             return
         self.found.premises += len(frames)
-        again = [row for row in left(rows, "udata") if row.again and is_prompt(row, self.facts)]
+        again = [row for row in left(rows, "udata") if row.again and self.is_prompt(row)]
         is_due = any(row.event in (TICK, TAIL) for row in rows)
         if after.row.low != before.row.low or after.conn != before.conn or (again and not is_due):
             self._report(frames, before, after.row, *again)
@@ -253,10 +251,10 @@ class LateIsNothing(Watch):
 
 def _is_late(row: Row, entry: Entry) -> bool:
     if row.kind == "close":
-        return conn_of(row) != entry.conn
+        return row.conn_key != entry.conn
     if row.kind == "sync_ok":
-        return conn_of(row) <= entry.conn
-    return conn_of(row) < entry.conn
+        return row.conn_key <= entry.conn
+    return row.conn_key < entry.conn
 
 
 def _received(entry: Entry) -> tuple[ConnKey, int, int]:
@@ -302,8 +300,7 @@ class NothingLostInSilence(Watch):
             owed = self.owed.get(epoch)
             if owed is None:
                 self.found.violate(
-                    f"{row.member} reports {row.run} to {row.peer}, which it has not given up",
-                    row,
+                    f"{row.member} reports {row.run} to {row.peer}, which it has not given up", row
                 )
             elif (row.seqno, row.seqno2) != (owed.low + 1, owed.hr):
                 self.found.violate(

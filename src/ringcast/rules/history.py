@@ -14,17 +14,7 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ringcast.trace.rows import (
-    CRASH,
-    DELIVER,
-    FREEZE,
-    OPEN,
-    SEND,
-    SHOWN,
-    STOP,
-    VIEW,
-    split_key,
-)
+from ringcast.trace.rows import CRASH, DELIVER, FREEZE, OPEN, SEND, SHOWN, STOP, VIEW, split_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -155,9 +155,7 @@ def delivered_in_time(run: Run, found: Findings) -> None:
 
 
 def judge_deliveries(
-    journal: Journal,
-    found: Findings,
-    owed_through: Callable[[Row, Collection[str], int], int],
+    journal: Journal, found: Findings, owed_through: Callable[[Row, Collection[str], int], int]
 ) -> None:
     """The time runs from the end of healing, from the send, or from when the receiver's window for
     this sender opened, whichever is last. Owed are messages sent while the receiver was in the

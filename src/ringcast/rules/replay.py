@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
-    from ringcast.trace.rows import Facts, MemberKey, Row
+    from ringcast.trace.rows import MemberKey, Row
 
 Stream: TypeAlias = tuple[str, int, str, int, int]
 """A unicast stream: (sender, its incarnation, receiver, its incarnation, epoch)."""
@@ -71,6 +71,11 @@ class Watch(Stepwise):
                     watch.entries.begin_instant()
                     watch.see(list(instant))
                 watch.close()
+
+    def is_prompt(self, row: Row) -> bool:
+        """Whether frames leave in the instant that made them. Faulty drivers hold them back, so
+        what a frame says is compared with its sender's state only once the run has healed."""
+        return self.facts.gst_ns is not None and row.mono_ns > self.facts.gst_ns
 
     def lasted(
         self,
@@ -134,7 +139,7 @@ class Entry(NamedTuple):
 
     @property
     def conn(self) -> ConnKey:
-        return self.row.epoch, self.row.conn
+        return self.row.conn_key
 
 
 class Entries:
@@ -200,10 +205,6 @@ def side_stream(row: Row) -> Stream:
     return sent_stream(row) if row.kind == "S" else delivered_stream(row)
 
 
-def conn_of(row: Row) -> ConnKey:
-    return row.epoch, row.conn
-
-
 def is_gone(row: Row) -> bool:
     """Whether an entry ends with this row."""
     return row.event == CONN and row.detail.endswith(NONE)
@@ -217,9 +218,3 @@ def arrived(rows: Iterable[Row], *kinds: str) -> list[Row]:
 def left(rows: Iterable[Row], *kinds: str) -> list[Row]:
     """The frames of these kinds that went out."""
     return [row for row in rows if row.event == TX and row.kind in kinds]
-
-
-def is_prompt(row: Row, facts: Facts) -> bool:
-    """Whether frames leave in the instant that made them. Faulty drivers hold them back, so what
-    a frame says is compared with its sender's state only once the run has healed."""
-    return facts.gst_ns is not None and row.mono_ns > facts.gst_ns

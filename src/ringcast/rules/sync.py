@@ -16,10 +16,8 @@ from ringcast.rules.replay import (
     Waiting,
     Watch,
     arrived,
-    conn_of,
     delivered_stream,
     is_gone,
-    is_prompt,
     left,
     sent_stream,
     side_stream,
@@ -214,7 +212,7 @@ class OneDirection(Watch):
 
 def _place(kind: str, row: Row) -> tuple[ConnKey, int, int]:
     """What only the frames of this direction may change."""
-    return (conn_of(row), row.low, 0) if kind == "S" else (conn_of(row), row.received, row.hr)
+    return (row.conn_key, row.low, 0) if kind == "S" else (row.conn_key, row.received, row.hr)
 
 
 # How soon, and at what cost. What began before the end of healing counts from there.
@@ -282,11 +280,11 @@ class SyncIsCheap(Watch):
         self.entries.update_all(rows)
         may_answer = self.is_unconfirmed or bool(arrived(rows, "sync"))
         conns = [entry.conn for entry in self.entries.lately("S")]
-        if any(conn_of(row) in conns for row in arrived(rows, "uack", "unack", "sync_ack")):
+        if any(row.conn_key in conns for row in arrived(rows, "uack", "unack", "sync_ack")):
             self.is_unconfirmed = False
         self.is_unconfirmed |= bool(arrived(rows, "sync"))
         for row in left(rows, "sync", "sync_ok"):
-            if not is_prompt(row, self.facts):
+            if not self.is_prompt(row):
                 continue
             self.found.premises += 1
             if row.kind == "sync":
@@ -346,13 +344,13 @@ class SyncEnds(Waiting):
             self._judge_ack(ack)
 
     def judge_wait(self, since: Row, end: Row | None) -> None:
-        if end is None or is_prompt(end, self.facts):
+        if end is None or self.is_prompt(end):
             bound_ns = (SYNC_TICKS_MAX + 1) * self.facts.tau_ns
             self.lasted(since, end, bound_ns, f"{since.member} asks {since.peer} for {{}} ns")
 
     def _judge_ack(self, ack: Row) -> None:
         before, after = self.entries.before("S"), self.entries.now("S")
-        if before is None or after is None or not before.conn == after.conn == conn_of(ack):
+        if before is None or after is None or not before.conn == after.conn == ack.conn_key:
             return
         self.found.premises += ack.conn > 1
         if before.row.low < ack.hd <= before.row.hr and after.row.low < ack.hd:

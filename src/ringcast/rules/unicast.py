@@ -17,10 +17,8 @@ from ringcast.rules.replay import (
     Entries,
     Watch,
     arrived,
-    conn_of,
     delivered_stream,
     is_gone,
-    is_prompt,
     left,
     sent_stream,
 )
@@ -112,7 +110,7 @@ class Acknowledged(Watch):
         valid = [
             ack.hd
             for ack in acks
-            if oldest <= conn_of(ack) <= conn_of(row)
+            if oldest <= ack.conn_key <= row.conn_key
             and ack.epoch == row.epoch
             and ack.hd <= row.hr
         ]
@@ -171,7 +169,7 @@ class HighestAgain(Watch):
             )
         elif (
             due
-            and is_prompt(tick, self.facts)
+            and self.is_prompt(tick)
             and not any(row.seqno == row.seqno2 == tick.hr for row in again)
         ):
             text = f"{tick.member} does not send {tick.hr} again to {tick.peer}, but something else"
@@ -187,7 +185,7 @@ class HighestAgain(Watch):
                 f"{tail.member} resends {tail.again} messages to {tail.peer}, due were {seqnos}",
                 tail,
             )
-        elif is_prompt(tail, self.facts) and all(_lacks(row, tail.hr) for row in sent):
+        elif self.is_prompt(tail) and all(_lacks(row, tail.hr) for row in sent):
             text = f"{tail.member} does not resend {tail.hr} to {tail.peer}, but something else"
             self.found.violate(text, tail, *sent)
         self._judge_pause(tail)
@@ -199,7 +197,7 @@ class HighestAgain(Watch):
             return
         self.tails = [earlier[-1], tail]
         first = earlier[0]
-        if not is_prompt(first, self.facts):
+        if not self.is_prompt(first):
             return
         pause_ns = tail.mono_ns - earlier[-1].mono_ns
         due_ns = 2 * (earlier[-1].mono_ns - first.mono_ns) if len(earlier) > 1 else pause_ns
@@ -271,7 +269,7 @@ class Selective(Watch):
     def _shown(self, kind: str, row: Row) -> list[Row]:
         """The entry that a frame speaks for, where the frame is as new as the entry's rows."""
         shown = [entry.row for entry in self.entries.lately(kind)]
-        return [each for each in shown if each.epoch == row.epoch and is_prompt(row, self.facts)]
+        return [each for each in shown if each.epoch == row.epoch and self.is_prompt(row)]
 
 
 def _stream(row: Row) -> str:

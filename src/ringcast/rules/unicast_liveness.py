@@ -19,10 +19,8 @@ from ringcast.rules.replay import (
     Waiting,
     Watch,
     arrived,
-    conn_of,
     delivered_stream,
     is_gone,
-    is_prompt,
     sent_stream,
     side_stream,
 )
@@ -208,11 +206,11 @@ class AcksSoon(Watch):
     def see(self, rows: list[Row]) -> None:
         for row in rows:
             entry = self.entries.now("R")
-            is_current = entry is not None and entry.conn == conn_of(row)
+            is_current = entry is not None and entry.conn == row.conn_key
             is_owed = row.event == UNICAST_DELIVER
             if row.event == RX and row.kind == "udata" and entry and is_current:
                 is_owed = row.seqno2 <= entry.row.hd
-            if is_owed and is_prompt(row, self.facts):
+            if is_owed and self.is_prompt(row):
                 self.waiting.append(row)
             elif row.event == TX and row.kind == "uack":
                 for since in self.waiting:
@@ -295,7 +293,7 @@ class GivenUpInTime(Waiting):
                 self.since = self.since or row
                 continue
             since, self.since = self.since, None
-            if is_gone(row) and since is not None and not is_told and is_prompt(row, self.facts):
+            if is_gone(row) and since is not None and not is_told and self.is_prompt(row):
                 self.judge_wait(since, row)
 
     def judge_wait(self, since: Row, end: Row | None) -> None:
@@ -304,7 +302,7 @@ class GivenUpInTime(Waiting):
         if self.lasted(since, end, patience_ns + self.facts.tau_ns, text) or end is None:
             return
         waited_ns = end.mono_ns - since.mono_ns
-        if is_prompt(since, self.facts) and waited_ns < patience_ns - ROUNDING_NS:
+        if self.is_prompt(since) and waited_ns < patience_ns - ROUNDING_NS:
             self.found.violate(
                 f"{since.member} gives {since.peer} up after {waited_ns} ns, it may be silent for "
                 f"{patience_ns}",
@@ -325,7 +323,7 @@ class HighestSoonAgain(Waiting):
             if row.event in Entries.EVENTS and row.kind == "S":
                 self._follow(row)
             is_again = row.event == TX and row.kind == "udata" and row.again
-            if self.since is None or not is_again or not is_prompt(row, self.facts):
+            if self.since is None or not is_again or not self.is_prompt(row):
                 continue
             if row.seqno2 >= self.since.hr:
                 self.judge_wait(self.since, row)

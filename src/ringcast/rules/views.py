@@ -253,8 +253,7 @@ def silent_while_frozen(run: Run, found: Findings) -> None:
             what = "is frozen for" if change and change.event != VIEW else "is in"
             view = "no view" if change is None else f"view {change.view}"
             found.violate(
-                f"{row.member} {what} {view} and sends {row.run} in view {row.view}",
-                *(change, row),
+                f"{row.member} {what} {view} and sends {row.run} in view {row.view}", *(change, row)
             )
 
 

@@ -227,6 +227,11 @@ class Row(NamedTuple):
         return self.node, self.inc, self.peer, self.peer_inc, self.stream
 
     @property
+    def conn_key(self) -> tuple[int, int]:
+        """Connections of one direction: a newer one is greater."""
+        return self.epoch, self.conn
+
+    @property
     def view_key(self) -> ViewKey:
         """Views in the order in which a member may install them."""
         return self.view, self.view_creator
