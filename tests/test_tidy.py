@@ -213,8 +213,8 @@ def test_files_are_short(path: str) -> None:
 
 CEILINGS = {
     "benchmarks": 4340,  # networks of any MTU, single messages, what refusing and sealing cost
-    "explore": 4231,
-    "rules": 4822,
+    "explore": 4142,
+    "rules": 4496,
 }
 """Lines that a package may have. They only shrink."""
 

@@ -9,7 +9,7 @@ import pytest
 from seeded import Plan, check_caught
 
 from ringcast.core.view_change import OWN, order
-from ringcast.explore.view_ablations import ABLATIONS
+from ringcast.explore.ablations import ABLATIONS as ALL_ABLATIONS
 from ringcast.model import Stream
 from ringcast.node import build_node
 from ringcast.protocols.failure import FailureDetector
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ringcast.protocols.views.frames import Propose, Wishes
     from ringcast.wire.frames import Data, Frame
 
+ABLATIONS = ALL_ABLATIONS["views"]
 MULTICAST, GROUP, UNIFORM = Plan("multicast"), Plan("group"), Plan("uniform")
 RETAINED = Plan("multicast", "stability")
 PARTED = Plan("group", partitions=True)
@@ -239,12 +240,12 @@ CASES: dict[str, tuple[Plan, dict[str, type], set[str]]] = {
     ),
     "cuts without the origin's own": (
         MULTICAST,
-        {"membership": machines(proposing=ABLATIONS["own"].parts["proposer"])},
+        {"membership": machines(proposing=ABLATIONS["own"].parts["system"].proposer)},
         {"VS3", "VS4", "G7"},
     ),
     "cuts at what the first holds": (
         UNIFORM,
-        {"membership": machines(proposing=ABLATIONS["most held"].parts["proposer"])},
+        {"membership": machines(proposing=ABLATIONS["most held"].parts["system"].proposer)},
         {"VS5", "VS6", "G7"},
     ),
     "cuts uniform messages where each has them": (
@@ -254,19 +255,19 @@ CASES: dict[str, tuple[Plan, dict[str, type], set[str]]] = {
     ),
     "installs when not all have flushed": (
         MULTICAST,
-        {"membership": machines(proposing=ABLATIONS["all flushed"].parts["proposer"])},
+        {"membership": machines(proposing=ABLATIONS["all flushed"].parts["system"].proposer)},
         {"VS1", "VS3", "VS4", "V-L1", "V-L5", "G7"},
     ),
     "completes no view": (
         MULTICAST,
-        {"membership": machines(proposing=ABLATIONS["finish"].parts["proposer"])},
+        {"membership": machines(proposing=ABLATIONS["finish"].parts["system"].proposer)},
         {"VS7"},
     ),
     "tells parts by memory": (
         MULTICAST,
         {
             "membership": machines(
-                proposing=ABLATIONS["parts"].parts["proposer"], following=FollowsAnyPart
+                proposing=ABLATIONS["parts"].parts["system"].proposer, following=FollowsAnyPart
             )
         },
         {"VS1", "VS3", "VS4", "VS5", "G7"},

@@ -13,11 +13,7 @@ import click
 from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.ring import COMPLETE, RINGS, UNGUARDED_E, VARIANTS, explore_ring
 from ringcast.explore.scenarios import SCENARIOS
-from ringcast.explore.system import explore_scenario
-from ringcast.explore.view_ablations import ABLATIONS as VIEW_ABLATIONS
-from ringcast.explore.view_scenarios import SCENARIOS as VIEW_CHANGES
-from ringcast.explore.view_scenarios import explore_views
-from ringcast.explore.view_world import Scenario as ViewScenario
+from ringcast.explore.view_steps import Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,9 +21,9 @@ if TYPE_CHECKING:
     from ringcast.explore.explorer import Report
     from ringcast.explore.ring import Scenario as RingScenario
     from ringcast.explore.system import Scenario
-    from ringcast.explore.view_steps import Script
+    from ringcast.explore.views import Proposals
 
-Described: TypeAlias = "RingScenario | Scenario | ViewScenario | Script"
+Described: TypeAlias = "RingScenario | Scenario | Proposals | Script"
 INCOMPLETE = "NOT COMPLETE: silence proves nothing"
 
 
@@ -113,11 +109,12 @@ _capacity_option = _option(
     help="Messages in a window, for all scenarios. Two take many times longer: raise --seconds.",
 )
 
-_COMMANDS: dict[str, tuple[str, str, list[Callable[[Any], Any]]]] = {
+_COMMANDS: dict[str, tuple[str, str, int, list[Callable[[Any], Any]]]] = {
     "multicast": (
         "Explore reliable multicast in one view: small groups of real members, every order of "
         "events.",
         "; --scenario loss --capacity 2 --seconds 3600; --without reack",
+        300,
         [
             _scenario_option(SCENARIOS["multicast"]),
             _option(
@@ -137,19 +134,43 @@ _COMMANDS: dict[str, tuple[str, str, list[Callable[[Any], Any]]]] = {
     "unicast": (
         "Explore reliable unicast: two real members, every order of events.",
         "; --scenario restart; --without ack-conn",
+        300,
         [_scenario_option(SCENARIOS["unicast"]), _capacity_option],
     ),
     "sync": (
         "Explore what happens when a receiver has lost its window and asks the sender.",
         "; --scenario operator; --without tombstone",
+        300,
         [_scenario_option(SCENARIOS["sync"]), _capacity_option],
     ),
+    "views": (
+        "Explore how views change: crashes, joins, merges, leaves, at every step.\n\nIn the first "
+        "scenarios any member proposes any set at any time, and every order of events is tried. In "
+        "the others whole nodes go through one change, which is tried again for every datagram and "
+        "everything that may befall it.",
+        ' --proposals 1; --scenario "state transfer"; --without freeze',
+        900,
+        [
+            _scenario_option(SCENARIOS["views"]),
+            _option(
+                "--proposals",
+                type=click.IntRange(1, 3),
+                help="How many views are proposed where anybody may, instead of what the scenario "
+                "says. Each more takes a hundred times longer.",
+            ),
+            _option(
+                "--crashes",
+                type=click.IntRange(0, 2),
+                help="How many members may crash there, instead.",
+            ),
+        ],
+    ),
 }
-"""What each is for, arguments for examples, and its own options."""
+"""What each is for, arguments for examples, how long it may take, and its own options."""
 
 
 def _add_command(command: str) -> None:
-    summary, examples, options = _COMMANDS[command]
+    summary, examples, most_s, options = _COMMANDS[command]
     without_help = "Take a rule away on purpose, to see what it prevents."
 
     def run(without: str | None, seconds: float, as_json: bool, **terms: Any) -> None:
@@ -164,7 +185,7 @@ def _add_command(command: str) -> None:
         [
             *options,
             _option("--without", type=click.Choice([*ABLATIONS[command]]), help=without_help),
-            _option("--seconds", type=click.FloatRange(min=0), default=300, help="For all."),
+            _option("--seconds", type=click.FloatRange(min=0), default=most_s, help="For all."),
             _json_option,
         ]
     ):
@@ -176,92 +197,19 @@ for _command in _COMMANDS:
     _add_command(_command)
 
 
-@explore.command("views")
-@_scenario_option(VIEW_CHANGES)
-@click.option(
-    "--proposals",
-    type=click.IntRange(1, 3),
-    help="How many views are proposed where anybody may, instead of what the scenario says. Each "
-    "more takes a hundred times longer.",
-)
-@click.option(
-    "--crashes", type=click.IntRange(0, 2), help="How many members may crash there, instead."
-)
-@click.option(
-    "--without",
-    type=click.Choice([*VIEW_ABLATIONS]),
-    help="Take a rule away on purpose, to see what it prevents.",
-)
-@_option("--seconds", type=click.FloatRange(min=0), default=900, help="For all.")
-@_json_option
-def views(
-    name: str,
-    proposals: int | None,
-    crashes: int | None,
-    without: str | None,
-    seconds: float,
-    as_json: bool,
-) -> None:
-    """Explore how views change: crashes, joins, merges, leaves, at every step.
-
-    In the first scenarios any member proposes any set at any time, and every order of events is
-    tried. In the others whole nodes go through one change, which is tried again for every datagram
-    and everything that may befall it.
-
-    Exits with 1 if a violation was found or an exploration was not completed.
-
-    \b
-    Examples:
-      ringcast explore views --proposals 1
-      ringcast explore views --scenario "state transfer"
-      ringcast explore views --without freeze
-    """
-    ends_at = monotonic() + seconds
-    rule = VIEW_ABLATIONS[without] if without else None
-    chosen = list(VIEW_CHANGES.values()) if name == "all" else [VIEW_CHANGES[name]]
-    if rule is not None and name == "all":
-        chosen = [rule.scenario]
-    bounds = {"proposals": proposals, "crashes": crashes}
-    given = {term: bound for term, bound in bounds.items() if bound is not None}
-    chosen = [
-        each._replace(**given) if isinstance(each, ViewScenario) else each  # type: ignore[arg-type]
-        for each in chosen
-    ]
-    reports = _explore_each(
-        chosen,
-        lambda scenario: explore_views(
-            scenario,
-            rule.parts if rule else None,
-            max_seconds=max(0.0, ends_at - monotonic()),
-            stop_at_violation=rule is not None,
-        ),
-        as_json,
-    )
-    _finish(chosen, reports, without, as_json)
-
-
 def _chosen(
-    command: str,
-    without: str | None,
-    name: str = "all",
-    capacity: int | None = None,
-    messages: int | None = None,
-) -> list[Scenario]:
+    command: str, without: str | None, name: str, messages: int | None = None, **terms: int | None
+) -> list[Any]:
     """A rule taken away is missed in one scenario, unless another is asked for."""
+    chosen = [*SCENARIOS[command].values()]
     if name != "all":
         chosen = [SCENARIOS[command][name]]
     elif without:
         chosen = [ABLATIONS[command][without].scenario]
-    else:
-        chosen = [*SCENARIOS[command].values()]
-    return [
-        replace(
-            each,
-            capacity=capacity or each.capacity,
-            messages=messages // len(each.senders) if messages else each.messages,
-        )
-        for each in chosen
-    ]
+    if messages:
+        chosen = [replace(each, messages=messages // len(each.senders)) for each in chosen]
+    given: dict[str, Any] = {term: each for term, each in terms.items() if each is not None}
+    return [each if isinstance(each, Script) else replace(each, **given) for each in chosen]
 
 
 def _explore_each(
@@ -276,16 +224,15 @@ def _explore_each(
 
 
 def _explore_all(
-    command: str, scenarios: Sequence[Scenario], without: str | None, seconds: float, as_json: bool
+    command: str, scenarios: Sequence[Any], without: str | None, seconds: float, as_json: bool
 ) -> None:
     """One after the other, as long as there is time."""
     ends_at = monotonic() + seconds
-    protocol = ABLATIONS[command][without].protocol if without else None
+    parts = ABLATIONS[command][without].parts if without else {}
     reports = _explore_each(
         scenarios,
-        lambda scenario: explore_scenario(
-            scenario,
-            protocol,
+        lambda scenario: scenario.explore(
+            **parts,
             max_seconds=max(0.0, ends_at - monotonic()),
             stop_at_violation=without is not None,
         ),

@@ -80,9 +80,7 @@ class Automata(ABC, Generic[F]):
         self.config = GroupConfig(
             group="explore",
             multicast=MulticastConfig(
-                capacity=capacity,
-                datagram_bytes=DATAGRAM_BYTES,
-                window_bytes=4 * DATAGRAM_BYTES,
+                capacity=capacity, datagram_bytes=DATAGRAM_BYTES, window_bytes=4 * DATAGRAM_BYTES
             ),
             # So small that an ack always allows a whole window: bytes do not count here.
             unicast=UnicastConfig(capacity=capacity, window_bytes=DATAGRAM_BYTES),

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ringcast.explore.multicast import MulticastSystem
 from ringcast.explore.system import Fault, Scenario
 from ringcast.explore.unicast import UnicastSystem
+from ringcast.explore.view_steps import Script
+from ringcast.explore.view_world import Kind
+from ringcast.explore.views import Proposals
 from ringcast.model import Stream
 
 if TYPE_CHECKING:
@@ -26,7 +29,42 @@ def table(
     return {name: Scenario(system=system, name=name, **{**terms, **rows[name]}) for name in rows}
 
 
-SCENARIOS = {
+FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
+
+VIEWS: dict[str, Proposals | Script] = {
+    each.name: each
+    for each in (
+        Proposals("crash", ("ABC",), (Kind(0, FIFO),)),
+        Proposals("crash, uniform", ("ABC",), (Kind(0, UNIFORM),)),
+        Proposals("crash, not retained", ("ABC",), (Kind(0, FIFO, 1, False),)),
+        Proposals("join", ("AB", "C"), (Kind(1, FIFO),)),
+        Proposals("two parts", ("AB", "CD"), (Kind(1, FIFO),), 1),
+        Proposals(
+            "two parts, again",
+            ("AB", "CD"),
+            (Kind(1, FIFO),),
+            crashes=0,
+            targets=("ABCD", "BACD", "CABD", "CD", "BA"),
+        ),
+        Proposals("three parts", ("A", "B", "C"), (Kind(0, UNIFORM),)),
+        Proposals("leave", ("ABC",), (Kind(1, FIFO),), leaver="B"),
+        Script("nodes crash", ("ABC",), crashes="C", unheard="CA"),
+        Script("nodes crash, retained", ("ABC",), crashes="C", unheard="CA", retains=True),
+        Script("nodes join", ("AB",), joins="C", unheard="BA"),
+        Script("nodes of two parts", ("AB", "CD"), meets=True, unheard="BA DC"),
+        Script("nodes of three parts", ("A", "B", "C"), meets=True),
+        Script("nodes leave", ("ABC",), leaves="B", unheard="BC"),
+        Script("coordinator leaves", ("ABC",), leaves="A", unheard="AC"),
+        Script("state transfer", ("AB",), joins="C", unheard="BA", has_state=True),
+        Script("full window", ("ABC",), crashes="C", idle="B", messages=3, capacity=2),
+        Script("full window, join", ("AB",), joins="C", idle="B", messages=3, capacity=2),
+        Script("large message", ("ABC",), crashes="C", idle="B", size=2000, capacity=2),
+        Script("large message, join", ("AB",), joins="C", idle="B", size=2000, capacity=2),
+    )
+}
+"""Members that propose whatever they like, in every order; then whole nodes, through one change."""
+
+SCENARIOS: dict[str, Any] = {
     "multicast": table(
         MulticastSystem,
         {
@@ -35,8 +73,8 @@ SCENARIOS = {
             "duplicate": row("DUPLICATE"),
             "haste": row("HASTE"),
             "loss": row("LOSS"),
-            "uniform": row("DUPLICATE", stream=Stream.UNIFORM),
-            "uniform loss": row("LOSS", stream=Stream.UNIFORM),
+            "uniform": row("DUPLICATE", stream=UNIFORM),
+            "uniform loss": row("LOSS", stream=UNIFORM),
         },
     ),
     "unicast": table(
@@ -68,5 +106,6 @@ SCENARIOS = {
         size=2,
         senders=(0,),
     ),
+    "views": VIEWS,
 }
-"""By command, by name."""
+"""By command, by name. Each has a description, and can be explored."""

@@ -21,10 +21,10 @@ What keeps it finite, and small:
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from ringcast.explore.automata import Step
     from ringcast.explore.explorer import Report, Violation
+    from ringcast.model import Run
 
 F = TypeVar("F")
 M = TypeVar("M", bound=tuple[Any, ...])
@@ -99,28 +100,16 @@ class Scenario:
         told = ", ".join(faults) or "no fault"
         return f"{self.size} members, {sent}, capacity {self.capacity}: {told}{notes}"
 
+    def explore(self, protocol: type | None = None, **limits: Any) -> Report:
+        """Every state, and whether the goal stays reachable from each.
 
-def explore_scenario(
-    scenario: Scenario,
-    protocol: type | None = None,
-    *,
-    max_seconds: float = math.inf,
-    stop_at_violation: bool = False,
-) -> Report:
-    """Every state of the scenario, and whether the goal stays reachable from each.
-
-    `protocol` is explored in place of the system's own: a class with one rule changed.
-    """
-    system = scenario.system(scenario, protocol)
-    report = explore(
-        system,
-        goal=system.goal,
-        max_seconds=max_seconds,
-        stop_at_violation=stop_at_violation,
-    )
-    if not report.violations:
-        report.violations.extend(system.afterthoughts())
-    return report
+        `protocol` is explored in place of the system's own: a class with one rule changed.
+        """
+        system = self.system(self, protocol)
+        report = explore(system, goal=system.goal, **limits)
+        if not report.violations:
+            report.violations.extend(system.afterthoughts())
+        return report
 
 
 class State(NamedTuple, Generic[M]):
@@ -159,7 +148,7 @@ class NodeSystem(Automata[F], Generic[F, M]):
         super().__init__(scenario.size, scenario.capacity)
         self.scenario = scenario
         self.protocol = protocol or self.protocol
-        self._over: dict[tuple[int, int], bool] = {}
+        self._is_over = cache(self.is_over)
         self._is_patient = scenario.patient and not scenario.lasting
 
     # What a protocol says
@@ -328,12 +317,6 @@ class NodeSystem(Automata[F], Generic[F, M]):
             and not self._is_over(number, datagram)
         )
 
-    def _is_over(self, number: int, datagram: int) -> bool:
-        found = self._over.get((number, datagram))
-        if found is None:
-            found = self._over[number, datagram] = self.is_over(number, datagram)
-        return found
-
     def on_event(self, state: State[M], place: int, node: int, event: object) -> State[M]:
         """Something came out of what was node `node` before."""
         match event:
@@ -346,18 +329,23 @@ class NodeSystem(Automata[F], Generic[F, M]):
 
     def on_delivered(self, state: State[M], place: int, node: int, event: Delivered) -> State[M]:
         """Order, once and content, as the application counts."""
-        sender, run = self.place_of(event.sender), event.run
+        sender = self.place_of(event.sender)
         i = self.scenario.senders.index(sender)
-        count, wrong = state.delivered[place][i], list(state.wrong)
-        if run.first > count + 1:
-            wrong.append(f"a message was delivered before an earlier one ({self.ids[0]})")
-        elif run.first <= count:
-            wrong.append(f"a message was delivered twice ({self.ids[1]})")
-        if run.payloads != [payload_of(sender, s) for s in range(run.first, run.last + 1)]:
-            wrong.append(f"a message was delivered with another content ({self.ids[0]})")
-        counts = replaced(state.delivered[place], i, run.last)
+        wrong = self.wrong_delivery(event.run, state.delivered[place][i], sender)
+        counts = replaced(state.delivered[place], i, event.run.last)
         delivered = replaced(state.delivered, place, counts)
-        return state._replace(delivered=delivered, wrong=tuple(wrong))
+        return state._replace(delivered=delivered, wrong=(*state.wrong, *wrong))
+
+    def wrong_delivery(self, run: Run, count: int, sender: int, before: int = 0) -> Iterator[str]:
+        """What is wrong with getting these on a stream that has come so far; `before`: how many
+        messages its sender had sent before it began."""
+        if run.first > count + 1:
+            yield f"a message was delivered before an earlier one ({self.ids[0]})"
+        elif run.first <= count:
+            yield f"a message was delivered twice ({self.ids[1]})"
+        seqnos = range(run.first, run.last + 1)
+        if run.payloads != [payload_of(sender, before + seqno) for seqno in seqnos]:
+            yield f"a message was delivered with another content ({self.ids[0]})"
 
 
 def payload_of(place: int, number: int) -> bytes:

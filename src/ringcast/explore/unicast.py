@@ -17,13 +17,14 @@ What keeps it small:
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.events import Delivered, GapSkipped, Undeliverable
 from ringcast.explore.abstraction import canonical, clone
 from ringcast.explore.automata import NAMES
 from ringcast.explore.explorer import Violation
-from ringcast.explore.system import GONE, Fault, NodeSystem, payload_of, replaced
+from ringcast.explore.system import GONE, Fault, NodeSystem, replaced
 from ringcast.model import FIRST_CONN_ID, Conn, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.unicast import ReliableUnicast, Timer
@@ -104,10 +105,11 @@ class Streams(NamedTuple):
 class UnicastSystem(NodeSystem[Facts, Streams]):
     protocol = ReliableUnicast
     timers = frozenset(["unicast"])
+    ids = ("S1", "S1, Y3")
 
     def __init__(self, scenario: Scenario, protocol: type | None = None) -> None:
         super().__init__(scenario, protocol)
-        self._late: dict[tuple[int, int], bool] = {}
+        self._is_late = cache(self._carries_what_is_over)
 
     def initial(self) -> Now:
         return self.at_rest(
@@ -160,19 +162,13 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
         is_last = self.datagrams[datagram].kinds <= ACKS or self._is_late(number, datagram)
         return is_last and self.is_idle(number, datagram)
 
-    def _is_late(self, number: int, datagram: int) -> bool:
-        """All that it carries belongs to connections that are over, as this node should know."""
-        found = self._late.get((number, datagram))
-        if found is None:
-            facts, source = self.facts[number], self._end(self.datagrams[datagram].sender)
-            sending = facts.senders.get(source)
-            current = sending.conn if sending else Conn(facts.epoch + 1, FIRST_CONN_ID)
-            known = facts.known.get(source, Conn(0, 0))
-            found = all(
-                _is_late(frame, current, known) for frame in self.datagrams[datagram].frames
-            )
-            self._late[number, datagram] = found
-        return found
+    def _carries_what_is_over(self, number: int, datagram: int) -> bool:
+        """All that is in it belongs to connections that are over, as this node should know."""
+        facts, source = self.facts[number], self._end(self.datagrams[datagram].sender)
+        sending = facts.senders.get(source)
+        current = sending.conn if sending else Conn(facts.epoch + 1, FIRST_CONN_ID)
+        known = facts.known.get(source, Conn(0, 0))
+        return all(_is_late(frame, current, known) for frame in self.datagrams[datagram].frames)
 
     def arrival(self, state: Now, datagram: int, how: str) -> Move:
         label, after = super().arrival(state, datagram, how)
@@ -313,7 +309,7 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
         match event:
             case Delivered():
                 channel = _find(state, self._end(event.sender), me, event.epoch)
-                wrong = [*_wrong_delivery(channel, event.run)]
+                wrong = [*self._wrong_on(channel, event.run)]
                 if channel is not None:
                     state = _updated(state, channel._replace(delivered=event.run.last))
             case Undeliverable():
@@ -327,6 +323,11 @@ class UnicastSystem(NodeSystem[Facts, Streams]):
             case _:
                 return super().on_event(state, place, node, event)
         return state._replace(wrong=(*state.wrong, *wrong))
+
+    def _wrong_on(self, channel: Channel | None, run: Run) -> Iterator[str]:
+        if channel is None or run.last > channel.sent:
+            return iter(["a message was delivered that nobody sent (S1)"])
+        return self.wrong_delivery(run, channel.delivered, channel.sender[0], channel.before)
 
     # What must hold
 
@@ -409,20 +410,6 @@ def _is_waiting(receiver: Facts | None, sender: End, conn: Conn) -> bool:
         return False
     window = receiver.receivers.get(sender)
     return sender in receiver.sync_requests or (window is not None and window.conn == conn)
-
-
-def _wrong_delivery(channel: Channel | None, run: Run) -> Iterator[str]:
-    """What is wrong with getting these on a stream that has come so far."""
-    if channel is None or run.last > channel.sent:
-        yield "a message was delivered that nobody sent (S1)"
-        return
-    if run.first > channel.delivered + 1:
-        yield "a message was delivered before an earlier one (S1)"
-    elif run.first <= channel.delivered:
-        yield "a message was delivered twice (S1, Y3)"
-    seqnos = range(run.first, run.last + 1)
-    if run.payloads != [payload_of(channel.sender[0], channel.before + s) for s in seqnos]:
-        yield "a message was delivered with another content (S1)"
 
 
 def _find(state: Now, sender: End, receiver: End, epoch: int) -> Channel | None:

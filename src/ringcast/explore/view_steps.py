@@ -18,10 +18,11 @@ that still has it.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from enum import Enum
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.effects import Suspected
@@ -67,7 +68,8 @@ class Fault(Enum):
     LATE = "it arrives after the next change"
 
 
-class Script(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Script:
     """A group, what it sends, and what begins the change. Members by name."""
 
     name: str
@@ -110,54 +112,44 @@ class Script(NamedTuple):
             + ", or ".join(fault.value for fault in self.faults)
         )
 
+    def explore(
+        self, *, max_seconds: float = inf, stop_at_violation: bool = False, **layers: Any
+    ) -> Report:
+        """The change without a fault, then with each fault of each datagram.
 
-def explore_script(
-    script: Script,
-    layers: Mapping[str, Any] | None = None,
-    *,
-    max_seconds: float = inf,
-    stop_at_violation: bool = False,
-) -> Report:
-    """The change without a fault, then with each fault of each datagram.
+        `layers` are built in place of the node's own: classes with one rule changed.
+        """
+        started = perf_counter()
+        premises: Counter[str] = Counter()
+        found: dict[str, list[str]] = {}
+        runs = steps = 0
+        complete = True
+        for fault, which in self._faults(layers):
+            if perf_counter() - started > max_seconds or (stop_at_violation and found):
+                complete = False
+                break
+            run = Run(self, layers, fault, which)
+            run.run(premises)
+            runs, steps = runs + 1, steps + run.steps
+            for kind in run.watch.wrong:
+                found.setdefault(kind, run.told)
+        violations = [Violation(kind, told) for kind, told in found.items()]
+        return Report(steps, steps, perf_counter() - started, violations, complete, premises, runs)
 
-    `layers` are built in place of the node's own: classes with one rule changed.
-    """
-    started = perf_counter()
-    premises: Counter[str] = Counter()
-    found: dict[str, list[str]] = {}
-    runs = steps = 0
-    complete = True
-    for fault, which in _faults(script, layers or {}):
-        if perf_counter() - started > max_seconds or (stop_at_violation and found):
-            complete = False
-            break
-        run = Run(script, layers or {}, fault, which)
-        run.run(premises)
-        runs, steps = runs + 1, steps + run.steps
-        for kind in run.watch.wrong:
-            found.setdefault(kind, run.told)
-    violations = [Violation(kind, told) for kind, told in found.items()]
-    return Report(steps, steps, perf_counter() - started, violations, complete, premises, runs)
-
-
-def _faults(script: Script, layers: Mapping[str, Any]) -> Iterator[tuple[Fault | None, int]]:
-    yield None, -1
-    run = Run(script, layers)
-    run.run(Counter())
-    for which in range(run.count):
-        for fault in script.faults:
-            yield fault, which
+    def _faults(self, layers: Mapping[str, Any]) -> Iterator[tuple[Fault | None, int]]:
+        yield None, -1
+        run = Run(self, layers)
+        run.run(Counter())
+        for which in range(run.count):
+            for fault in self.faults:
+                yield fault, which
 
 
 class Run:
     """One run of a script; `fault` befalls the datagram with the number `which`, from 0."""
 
     def __init__(
-        self,
-        script: Script,
-        layers: Mapping[str, Any],
-        fault: Fault | None = None,
-        which: int = -1,
+        self, script: Script, layers: Mapping[str, Any], fault: Fault | None = None, which: int = -1
     ) -> None:
         self.script = script
         self.told: list[str] = []

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+
+from ringcast.explore.automata import NAMES
+from ringcast.explore.system import replaced
+from ringcast.protocols.views.follower import Phase
 
 if TYPE_CHECKING:
     from ringcast.core.view_change import Cut
@@ -14,7 +19,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NAMES = "ABCDEFGH"
 NOT_IN = -1
 """In place of a number: the sender is not in this member's view."""
 
@@ -32,31 +36,6 @@ class Kind(NamedTuple):
         return f"{count}{' not retained' * (not self.is_retained)} by {NAMES[self.sender]}"
 
 
-class Scenario(NamedTuple):
-    name: str
-    views: tuple[str, ...]
-    """Members by name, in the views in which they begin."""
-    streams: tuple[Kind, ...]
-    proposals: int = 2
-    crashes: int = 1
-    targets: tuple[str, ...] = ()
-    """What may be proposed, each by the first that is named; nothing: any set, by anybody."""
-    leaver: str = ""
-    """Who wants to leave: proposals with it and others are without it in their view."""
-
-    @property
-    def description(self) -> str:
-        leaver = f"; {self.leaver} leaves" * bool(self.leaver)
-        sets = "any set by anybody"
-        if self.targets:
-            sets = " or ".join(f"{names} by {names[0]}" for names in self.targets)
-        messages = ", ".join(map(str, self.streams)) or "none"
-        return (
-            f"{' | '.join(self.views)}{leaver}; proposals: {self.proposals}, {sets}; crashes: "
-            f"{self.crashes}; messages: {messages}; every order, any frame lost, late or again"
-        )
-
-
 def fork(value: T) -> T:
     """A copy with the same attributes; `copy` takes several times as long."""
     other = object.__new__(type(value))
@@ -64,6 +43,7 @@ def fork(value: T) -> T:
     return other
 
 
+@dataclass
 class Person:
     """One member: its machines and its streams, by the number of the stream."""
 
@@ -71,9 +51,9 @@ class Person:
     proposer: Proposer
     held: tuple[int, ...]
     lived: tuple[Lived, ...]
-    is_up: bool
-    flushing: Cut | None
-    key: int
+    is_up: bool = True
+    flushing: Cut | None = None
+    key: int = 0
     """The same for members that behave alike; 0: not known."""
 
     def copy(self) -> Person:
@@ -90,11 +70,22 @@ class Person:
     def now(self) -> Lived:
         return self.lived[-1]
 
+    @property
+    def is_there(self) -> bool:
+        return self.is_up and self.follower.phase is not Phase.OUT
+
+    def deliver(self, i: int, upto: int, *, by_commit: bool) -> None:
+        now = self.now
+        committed = replaced(now.committed, i, upto) if by_commit else now.committed
+        now = now._replace(delivered=replaced(now.delivered, i, upto), committed=committed)
+        self.lived = (*self.lived[:-1], now)
+
 
 Said: TypeAlias = "tuple[Member, Member, ChangeFrame]"
 """By whom, to whom, what."""
 
 
+@dataclass
 class World:
     people: dict[Member, Person]
     sent: tuple[tuple[ViewId, ...], ...]
@@ -102,10 +93,18 @@ class World:
     acks: tuple[tuple[frozenset[Member], ...], ...]
     """By stream: who has acknowledged each message, where Commits depend on it."""
     commits: tuple[int, ...]
-    frames: dict[str, Said]
+    frames: dict[str, Said] = field(default_factory=dict)
     """From proposers: what was ever sent."""
-    proposals: tuple[Propose, ...]
-    cuts: dict[ViewId, Cut]
-    marks: tuple[object, ...]
+    proposals: tuple[Propose, ...] = ()
+    cuts: dict[ViewId, Cut] = field(default_factory=dict)
+    marks: tuple[object, ...] = ()
     """What is in the cuts."""
-    crashes: int
+    crashes: int = 0
+
+    def copy(self, member: Member, *, is_changing: bool = False) -> World:
+        """To do something to this member; `is_changing`: to its machines."""
+        other, person = fork(self), self.people[member]
+        other.people = dict(self.people)
+        other.people[member] = person.copy() if is_changing else fork(person)
+        other.people[member].key = 0
+        return other

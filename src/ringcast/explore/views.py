@@ -14,12 +14,15 @@ proposal of all of them ends in one view. What else must hold: view_rules.py.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ringcast.core.view_change import OWN, Begin, Cut, Flush, Freeze, Snapshot, order
+from ringcast.explore.automata import NAMES
+from ringcast.explore.explorer import explore
 from ringcast.explore.system import replaced
 from ringcast.explore.view_rules import History, Lived, violations
-from ringcast.explore.view_world import NAMES, NOT_IN, Person, World, fork
+from ringcast.explore.view_world import NOT_IN, Person, World
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views.election import may_answer
 from ringcast.protocols.views.follower import Follower, Phase
@@ -31,7 +34,8 @@ from ringcast.wire.changes import Finish, Install
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringcast.explore.view_world import Said, Scenario
+    from ringcast.explore.explorer import Report
+    from ringcast.explore.view_world import Kind, Said
     from ringcast.protocols.views.frames import ChangeFrame
 
 STUCK = "stuck: a proposal of all who live does not end in one view"
@@ -40,43 +44,69 @@ ROUNDS = 8
 views that are finished first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """Members that propose whatever they like."""
+
+    name: str
+    views: tuple[str, ...]
+    """Members by name, in the views in which they begin."""
+    streams: tuple[Kind, ...]
+    proposals: int = 2
+    crashes: int = 1
+    targets: tuple[str, ...] = ()
+    """What may be proposed, each by the first that is named; nothing: any set, by anybody."""
+    leaver: str = ""
+    """Who wants to leave: proposals with it and others are without it in their view."""
+
+    @property
+    def description(self) -> str:
+        leaver = f"; {self.leaver} leaves" * bool(self.leaver)
+        sets = " or ".join(f"{names} by {names[0]}" for names in self.targets)
+        return (
+            f"{' | '.join(self.views)}{leaver}; proposals: {self.proposals}, "
+            f"{sets or 'any set by anybody'}; crashes: {self.crashes}; messages: "
+            f"{', '.join(map(str, self.streams)) or 'none'}; every order, any frame lost, late or "
+            f"again"
+        )
+
+    def explore(self, system: type[Views] | None = None, **limits: Any) -> Report:
+        """Every state, of a class with one rule changed if that is given."""
+        return explore((system or Views)(self), **limits)
+
+
 class Views:
     """The system that is explored."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        follower: type[Follower] = Follower,
-        proposer: type[Proposer] = Proposer,
-    ) -> None:
+    follower = Follower
+    proposer = Proposer
+
+    def __init__(self, scenario: Proposals) -> None:
         self.scenario = scenario
         self.premises: Counter[str] = Counter()
         names = sorted("".join(scenario.views))
         self.members = [Member(Address("h", NAMES.index(name)), 1, name) for name in names]
         self.origins = [Origin(self.members[k.sender], k.stream) for k in scenario.streams]
-        self._follower, self._proposer = follower, proposer
         self._numbers: dict[object, int] = {}
         self._judged: dict[object, tuple[str, ...]] = {}
         self._healed: set[object] = set()
 
     def initial(self) -> World:
-        world = World()
-        world.people = {}
+        people: dict[Member, Person] = {}
+        for view in self._views():
+            held = tuple(0 if o.sender in view else NOT_IN for o in self.origins)
+            lived = (Lived(view.id, *(held,) * 3),)
+            for member in view:
+                machines = self.follower(member, view), self.proposer(self._is_kept)
+                people[member] = Person(*machines, held, lived)
+        nothing, none = ((),) * len(self.origins), (0,) * len(self.origins)
+        return World(dict(sorted(people.items())), nothing, nothing, none)
+
+    def _views(self) -> Iterator[View]:
+        """In which members begin."""
         for names in self.scenario.views:
             members = tuple(m for m in self.members if m.name in names)
-            view = View(ViewId(members[0], 1), members)
-            for member in members:
-                person = world.people[member] = Person()
-                person.follower = self._follower(member, view)
-                person.proposer = self._proposer(self._is_kept)
-                person.held = tuple(0 if o.sender in members else NOT_IN for o in self.origins)
-                person.lived = (Lived(view.id, *(person.held,) * 3),)
-                person.is_up, person.flushing, person.key = True, None, 0
-        world.people = dict(sorted(world.people.items()))
-        world.sent = world.acks = ((),) * len(self.origins)
-        world.commits = (0,) * len(self.origins)
-        world.frames, world.cuts, world.marks, world.proposals, world.crashes = {}, {}, (), (), 0
-        return world
+            yield View(ViewId(members[0], 1), members)
 
     def _is_kept(self, stream: Stream) -> bool:
         return all(k.is_retained for k in self.scenario.streams if k.stream is stream)
@@ -106,7 +136,7 @@ class Views:
         kept = tuple(each.proposal.id for each in follower._flushed)
         phase = follower.view.id, follower.phase, follower.promised
         told = person.lived, person.held, phase, kept, tuple(asked)
-        person.key = self._number(told if self._is_there(person) else person.lived)
+        person.key = self._number(told if person.is_there else person.lived)
         return person.key
 
     # What can happen
@@ -119,14 +149,13 @@ class Views:
             if self._matters(world.people[dest], frame):
                 yield f"{dest} gets {_text(frame)}", self._arrive(world, said)
         for member, person in world.people.items():
-            if not self._is_there(person):
+            if not person.is_there:
                 continue
             if person.flushing is not None and self._can_get(world, member):
                 yield f"{member} flushes {person.follower.promised}", self._flush(world, member)
             if world.crashes < self.scenario.crashes:
-                after = self._copy(world, member)
-                after.people[member].is_up = False
-                after.crashes += 1
+                after = world.copy(member)
+                after.people[member].is_up, after.crashes = False, world.crashes + 1
                 yield f"{member} crashes", after
             if len(world.proposals) < self.scenario.proposals:
                 counter = person.follower.promised.counter + 1
@@ -135,16 +164,11 @@ class Views:
                     after = self._propose(world, member, counter, members)
                     yield f"{member} proposes {counter}@{member} of {names}", after
 
-    def _is_there(self, person: Person) -> bool:
-        return person.is_up and person.follower.phase is not Phase.OUT
-
     def _targets(self, member: Member) -> Iterator[tuple[Member, ...]]:
-        if self.scenario.targets:
-            for names in self.scenario.targets:
-                if names[0] == member.name:
-                    yield tuple(m for m in self.members if m.name in names)
-            return
-        for bits in range(1, 1 << len(self.members)):
+        for names in self.scenario.targets:
+            if names[0] == member.name:
+                yield tuple(m for m in self.members if m.name in names)
+        for bits in range(1, 1 << len(self.members)) if not self.scenario.targets else ():
             chosen = tuple(m for n, m in enumerate(self.members) if bits >> n & 1)
             if member in chosen:
                 yield chosen
@@ -159,22 +183,22 @@ class Views:
             yield f"{origin} sends {len(sent) + 1}", after
         for member, person in world.people.items():
             held, delivered = person.held[i], person.now.delivered[i]
-            if not self._is_there(person) or held == NOT_IN:
+            if not person.is_there or held == NOT_IN:
                 continue
             is_next = member != origin.sender and held < len(sent)
             if is_next and self._is_of(sent[held], person) and self._hears(person, origin):
                 after = self._hold(world, member, i, held + 1)
                 yield f"{member} gets {origin} {held + 1}", after
             if is_uniform and delivered < min(held, done) and sent[delivered] == person.now.view:
-                after = self._copy(world, member)
-                self._deliver(after.people[member], i, delivered + 1, by_commit=True)
+                after = world.copy(member)
+                after.people[member].deliver(i, delivered + 1, by_commit=True)
                 yield f"{member} gets Commit of {origin} {delivered + 1}", after
         view = sender.follower.view
         is_waiting = is_uniform and done < len(sent) and sent[done] == view.id
         if is_waiting and sender.is_up and world.acks[i][done].issuperset(view):
-            after = self._copy(world, origin.sender)
+            after = world.copy(origin.sender)
             after.commits = replaced(world.commits, i, done + 1)
-            self._deliver(after.people[origin.sender], i, done + 1, by_commit=True)
+            after.people[origin.sender].deliver(i, done + 1, by_commit=True)
             yield f"{origin} commits {done + 1}", after
 
     def _may_send(self, person: Person) -> bool:
@@ -191,18 +215,10 @@ class Views:
         """Whether what is held is delivered by Commit or by a cut alone."""
         return self.scenario.streams[i].stream is Stream.UNIFORM
 
-    def _copy(self, world: World, member: Member, *, is_changing: bool = False) -> World:
-        """To do something to this member; `is_changing`: to its machines."""
-        after, person = fork(world), world.people[member]
-        after.people = dict(world.people)
-        after.people[member] = person.copy() if is_changing else fork(person)
-        after.people[member].key = 0
-        return after
-
     # Streams
 
     def _hold(self, world: World, member: Member, i: int, upto: int) -> World:
-        after = self._copy(world, member)
+        after = world.copy(member)
         person = after.people[member]
         person.held = replaced(person.held, i, upto)
         if self.scenario.streams[i].stream is Stream.UNIFORM:
@@ -211,14 +227,8 @@ class Views:
                 world.acks, i, (*by[: upto - 1], by[upto - 1] | {member}, *by[upto:-1])
             )
         if not self._waits(i):
-            self._deliver(person, i, upto, by_commit=True)
+            person.deliver(i, upto, by_commit=True)
         return after
-
-    def _deliver(self, person: Person, i: int, upto: int, *, by_commit: bool) -> None:
-        now = person.now
-        committed = replaced(now.committed, i, upto) if by_commit else now.committed
-        now = now._replace(delivered=replaced(now.delivered, i, upto), committed=committed)
-        person.lived = (*person.lived[:-1], now)
 
     def _can_get(self, world: World, member: Member) -> bool:
         person = world.people[member]
@@ -229,7 +239,7 @@ class Views:
             or any(
                 self._has(world, other, i, person.held[i] + 1, cut)
                 for other in part.members
-                if other != member and self._is_there(world.people[other])
+                if other != member and world.people[other].is_there
             )
             for i, origin in enumerate(self.origins)
             for cut in (part.cuts.get(origin, OWN),)
@@ -244,7 +254,7 @@ class Views:
         return not self._waits(i) or person.now.delivered[i] < first
 
     def _flush(self, world: World, member: Member) -> World:
-        after = self._copy(world, member, is_changing=True)
+        after = world.copy(member, is_changing=True)
         person = after.people[member]
         assert person.flushing is not None
         for i, origin in enumerate(self.origins):
@@ -261,7 +271,7 @@ class Views:
         for i, origin in enumerate(self.origins):
             cut = part.cuts.get(origin, OWN)
             if person.now.delivered[i] != NOT_IN and cut > person.now.delivered[i]:
-                self._deliver(person, i, cut, by_commit=False)
+                person.deliver(i, cut, by_commit=False)
         is_in = member in begin.view
         person.held = tuple(
             self._start(person, begin, i) if is_in and origin.sender in begin.view else NOT_IN
@@ -277,7 +287,7 @@ class Views:
     def _matters(self, person: Person, frame: ChangeFrame) -> bool:
         """Whether it would change anything there; to leave the others out loses no state."""
         follower = person.follower
-        if not self._is_there(person):
+        if not person.is_there:
             return False
         match frame:
             case Propose():
@@ -292,12 +302,12 @@ class Views:
         _, dest, frame = said
         follower = world.people[dest].follower
         is_late = order(frame.id) < order(follower.promised) or frame.id == follower.view.id
-        return self._is_there(world.people[dest]) and not is_late
+        return world.people[dest].is_there and not is_late
 
     def _propose(
         self, world: World, member: Member, counter: int, members: tuple[Member, ...]
     ) -> World:
-        after = self._copy(world, member, is_changing=True)
+        after = world.copy(member, is_changing=True)
         leavers = [m for m in members if m.name == self.scenario.leaver and len(members) > 1]
         proposal = Propose(ViewId(member, counter), members, frozenset(leavers))
         after.proposals += (proposal,)
@@ -308,7 +318,7 @@ class Views:
 
     def _arrive(self, world: World, said: Said) -> World:
         source, dest, frame = said
-        after = self._copy(world, dest, is_changing=True)
+        after = world.copy(dest, is_changing=True)
         self._receive(after, source, dest, frame)
         return after
 
@@ -345,7 +355,7 @@ class Views:
                 text = f"{dest} {_text(frame)}"
                 if text not in world.frames:
                     world.frames = {**world.frames, text: (member, dest, frame)}
-            elif self._is_there(world.people[dest]):
+            elif world.people[dest].is_there:
                 world.people[dest] = world.people[dest].copy()
                 self._receive(world, member, dest, frame)
 
@@ -368,17 +378,13 @@ class Views:
         return found or self._stuck(world)
 
     def _history(self, world: World) -> History:
-        members: dict[ViewId, tuple[Member, ...]] = {}
-        for names in self.scenario.views:
-            view = tuple(m for m in self.members if m.name in names)
-            members[ViewId(view[0], 1)] = view
-        members.update({each.id: each.view.members for each in world.proposals})
+        views = *self._views(), *(each.view for each in world.proposals)
         return History(
             self.origins,
             [self._is_kept(kind.stream) for kind in self.scenario.streams],
             {member: person.lived for member, person in world.people.items()},
             world.sent,
-            members,
+            {view.id: view.members for view in views},
             {proposal.id: proposal.members for proposal in world.proposals},
             {(part.view, c.id): part.members for c in world.cuts.values() for part in c.parts},
         )
@@ -389,7 +395,7 @@ class Views:
         people = [
             (person.held, person.now, *(each.proposal.id for each in person.follower._flushed))
             for person in world.people.values()
-            if self._is_there(person)
+            if person.is_there
         ]
         key = self._number((tuple(people), world.sent, world.commits, world.marks))
         if key in self._healed or not people:
@@ -398,7 +404,7 @@ class Views:
         return self._heal(world)
 
     def _heal(self, world: World) -> tuple[str, ...]:
-        living = tuple(m for m, person in world.people.items() if self._is_there(person))
+        living = tuple(m for m, person in world.people.items() if person.is_there)
         counter = max(world.people[m].follower.promised.counter for m in living) + 1
         leader = next((m for m in living if self._is_answered(world, m, living)), None)
         if leader is None:

@@ -18,14 +18,8 @@ from ringcast.rules.replay import (
     Entries,
     Watch,
     arrived,
-    conn_of,
-    heard_stream,
     is_gone,
-    is_prompt,
     left,
-    of_peer,
-    peer_of,
-    side_of,
 )
 from ringcast.trace.rows import (
     CONN,
@@ -46,7 +40,7 @@ from ringcast.trace.rows import (
 )
 
 if TYPE_CHECKING:
-    from ringcast.rules.replay import ConnKey, Entry, Side
+    from ringcast.rules.replay import ConnKey, Entry
     from ringcast.trace.rows import Row
 
 LEGAL = {"NONE>OPEN", "OPEN>OPEN", "OPEN>CLOSING", "OPEN>NONE"}
@@ -63,7 +57,7 @@ class StateMachine(Watch):
     events = (*Entries.EVENTS, RX, TX, UNICAST_DELIVER, UNICAST_DROP, VIEW, STOP)
 
     def begin(self) -> None:
-        self.newest: dict[Side, ConnKey] = {}
+        self.newest: dict[str, ConnKey] = {}
         self.unexplained: list[tuple[str, Row]] = []
 
     def see(self, rows: list[Row]) -> None:
@@ -75,7 +69,7 @@ class StateMachine(Watch):
         for row in rows:
             if row.event == UNICAST_DELIVER:
                 self._judge_use(row, "R")
-            elif row.event == TX and is_prompt(row, self.facts):
+            elif row.event == TX and self.is_prompt(row):
                 if row.kind == "udata":
                     self._judge_use(row, "S")
                 elif row.kind in ("uack", "unack"):
@@ -89,8 +83,7 @@ class StateMachine(Watch):
 
     def _judge(self, row: Row, rows: list[Row]) -> None:
         self.found.premises += 1
-        side = side_of(row.kind, row)
-        entry = self.entries.now(side)
+        entry = self.entries.now(row.kind)
         old, _, new = row.detail.partition(">")
         state = NONE if entry is None else entry.state
         if row.detail not in LEGAL or old != state:
@@ -98,13 +91,13 @@ class StateMachine(Watch):
                 f"{row.member}: {_name(row)} is {state} and goes {row.detail}",
                 *(entry and entry.row, row),
             )
-        newest = self.newest.get(side, (0, 0))
-        self.newest[side] = max(newest, conn_of(row))
+        newest = self.newest.get(row.kind, (0, 0))
+        self.newest[row.kind] = max(newest, row.conn_key)
         if old == NONE:
-            is_fit = conn_of(row) > newest and (row.kind == "R" or row.conn == FIRST_CONN_ID)
+            is_fit = row.conn_key > newest and (row.kind == "R" or row.conn == FIRST_CONN_ID)
         else:
-            is_fit = row.epoch == newest[0] and conn_of(row) >= newest
-        if not is_fit or (old == new and conn_of(row) == newest):
+            is_fit = row.epoch == newest[0] and row.conn_key >= newest
+        if not is_fit or (old == new and row.conn_key == newest):
             self.found.violate(
                 f"{row.member}: {_name(row)} goes {row.detail} on connection "
                 f"{row.epoch}.{row.conn} after {newest[0]}.{newest[1]}",
@@ -120,19 +113,18 @@ class StateMachine(Watch):
             return True  # given up, and to be reported: S8
         if any(_is_replaced(other, row) for other in rows if other.event == VIEW):
             return True
-        about = of_peer(rows, peer_of(row))
         return row.kind == "R" and (
-            any(conn_of(close) == conn_of(row) for close in arrived(about, "close"))
-            or any(other.event == UNICAST_DROP for other in about)
+            any(close.conn_key == row.conn_key for close in arrived(rows, "close"))
+            or any(other.event == UNICAST_DROP for other in rows)
             or any(
                 other.event == CONN and other.kind == "R" and other.epoch > row.epoch
-                for other in about
+                for other in rows
             )
         )
 
     def _judge_use(self, row: Row, kind: str) -> None:
-        entries = self.entries.lately(side_of(kind, row), row.mono_ns)
-        if not any(entry.conn == conn_of(row) for entry in entries):
+        entries = self.entries.lately(kind)
+        if not any(entry.conn == row.conn_key for entry in entries):
             what = row.kind if row.event == TX else "a delivery"
             self.found.violate(
                 f"{row.member}: {what} on connection {row.epoch}.{row.conn} with {row.peer}, "
@@ -144,7 +136,7 @@ class StateMachine(Watch):
 def _is_replaced(view: Row, row: Row) -> bool:
     """Whether the view has another incarnation of the row's peer."""
     members = [split_key(key) for key in view.members]
-    return peer_of(row) not in members and any(node == row.peer for node, _ in members)
+    return row.peer_key not in members and any(node == row.peer for node, _ in members)
 
 
 class WindowsOpenRight(Watch):
@@ -157,51 +149,45 @@ class WindowsOpenRight(Watch):
     events = (*Entries.EVENTS, RX, SYNC, UNICAST_DELIVER, VIEW)
 
     def begin(self) -> None:
-        self.newest: dict[Side, ConnKey] = {}
-        self.began: dict[tuple[Side, ConnKey], int] = {}  # when its first message came
-        self.asked: dict[tuple[str, int], tuple[int, int]] = {}
+        self.newest: ConnKey = (0, 0)
+        self.began: dict[ConnKey, int] = {}  # when its first message came
+        self.asked: tuple[int, int] | None = None
 
     def see(self, rows: list[Row]) -> None:
-        awaited = dict(self.asked)
-        for row in arrived(rows, "udata"):
-            if row.seqno == 1:
-                self.began[side_of("R", row), conn_of(row)] = row.mono_ns
+        awaited = self.asked
         for row in rows:
-            if row.event == SYNC:
-                peer = peer_of(row)
-                if row.detail == "asked":
-                    self.asked[peer] = awaited[peer] = row.seqno, row.epoch
-                elif self.asked.get(peer) == (row.seqno, row.epoch):
-                    del self.asked[peer]
+            if row.event == RX and row.kind == "udata" and row.seqno == 1:
+                self.began[row.conn_key] = row.mono_ns
+            elif row.event == SYNC and row.detail == "asked":
+                self.asked = awaited = row.seqno, row.epoch
+            elif row.event == SYNC and self.asked == (row.seqno, row.epoch):
+                self.asked = None
         for row in rows:
             if row.event == UNICAST_DELIVER:
                 self.take(row, row.seqno2)
             elif row.event in Entries.EVENTS and row.kind == "R":
-                entry = self.entries.now(side_of("R", row))
+                entry = self.entries.now("R")
                 is_open = row.event == CONN and not row.detail.endswith(NONE)
-                if is_open and (entry is None or entry.conn != conn_of(row)):
-                    self._judge(row, rows, awaited.get(peer_of(row)))
+                if is_open and (entry is None or entry.conn != row.conn_key):
+                    self._judge(row, rows, awaited)
                 self.entries.update(row)
                 self.take(row, row.hd)
 
     def _judge(self, row: Row, rows: list[Row], awaited: tuple[int, int] | None) -> None:
         self.found.premises += 1
-        side = side_of("R", row)
-        newest = self.newest.get(side, (0, 0))
-        self.newest[side] = max(newest, conn_of(row))
-        mine = of_peer(rows, side[1:])
-        taken = self.taken[heard_stream(row)]
+        newest = self.newest
+        self.newest = max(newest, row.conn_key)
         offsets = [
-            max(ok.low, taken)
-            for ok in arrived(mine, "sync_ok")
-            if conn_of(ok) == conn_of(row) and (ok.seqno, ok.epoch) == awaited
+            max(ok.low, self.taken[row.epoch])
+            for ok in arrived(rows, "sync_ok")
+            if ok.conn_key == row.conn_key and (ok.seqno, ok.epoch) == awaited
         ]
-        if row.conn == FIRST_CONN_ID and conn_of(row) > newest:
+        if row.conn == FIRST_CONN_ID and row.conn_key > newest:
             patience = STRANGER_NS if any(each.event == VIEW for each in rows) else 0
-            since = self.began.get((side, conn_of(row)), -STRANGER_NS - 1)
+            since = self.began.get(row.conn_key, -STRANGER_NS - 1)
             offsets += [0] * (row.mono_ns - since <= patience)
         what = f"{row.member} opens {row.epoch}.{row.conn} of {row.peer}"
-        came = arrived(mine, "udata", "sync_ok")
+        came = arrived(rows, "udata", "sync_ok")
         if not offsets:
             text = f"{what} after {newest[0]}.{newest[1]}; nothing that came allows it"
             self.found.violate(text, *came, row)
@@ -219,22 +205,17 @@ class LateIsNothing(Watch):
 
     def see(self, rows: list[Row]) -> None:
         self.entries.update_all(rows)
-        for peer in dict.fromkeys(peer_of(row) for row in rows if row.event == RX):
-            mine = of_peer(rows, peer)
-            is_viewed = any(row.event == VIEW for row in rows)
-            self._judge_receiver(("R", *peer), mine, is_viewed=is_viewed)
-            self._judge_sender(("S", *peer), mine)
+        self._judge_receiver(rows)
+        self._judge_sender(rows)
 
-    def _judge_receiver(self, side: Side, rows: list[Row], *, is_viewed: bool) -> None:
+    def _judge_receiver(self, rows: list[Row]) -> None:
         frames = arrived(rows, "udata", "close", "sync_ok")
-        now_ns = rows[0].mono_ns
-        before = self.entries.before(side, now_ns)
+        before, after = self.entries.before("R"), self.entries.now("R")
         if before is None or not all(_is_late(row, before) for row in frames):
             return
         self.found.premises += len(frames)
         events = {row.event for row in rows}
-        after = self.entries.now(side)
-        if not frames or UNICAST_DROP in events or is_viewed:
+        if not frames or events.intersection((UNICAST_DROP, VIEW)):
             return
         if after is None:
             is_kept = before.state == CLOSING  # its time was up
@@ -246,16 +227,15 @@ class LateIsNothing(Watch):
             changes = [row for row in rows if row.event in (*Entries.EVENTS, SYNC)]
             self._report(frames, before, *changes)
 
-    def _judge_sender(self, side: Side, rows: list[Row]) -> None:
+    def _judge_sender(self, rows: list[Row]) -> None:
         frames = arrived(rows, "uack", "unack")
-        before = self.entries.before(side, rows[0].mono_ns)
-        after = self.entries.now(side)
+        before, after = self.entries.before("S"), self.entries.now("S")
         if before is None or after is None or arrived(rows, "sync"):
             return
-        if not frames or any(conn_of(row) == before.conn for row in frames):
+        if not frames or any(row.conn_key == before.conn for row in frames):
             return
         self.found.premises += len(frames)
-        again = [row for row in left(rows, "udata") if row.again and is_prompt(row, self.facts)]
+        again = [row for row in left(rows, "udata") if row.again and self.is_prompt(row)]
         is_due = any(row.event in (TICK, TAIL) for row in rows)
         if after.row.low != before.row.low or after.conn != before.conn or (again and not is_due):
             self._report(frames, before, after.row, *again)
@@ -271,10 +251,10 @@ class LateIsNothing(Watch):
 
 def _is_late(row: Row, entry: Entry) -> bool:
     if row.kind == "close":
-        return conn_of(row) != entry.conn
+        return row.conn_key != entry.conn
     if row.kind == "sync_ok":
-        return conn_of(row) <= entry.conn
-    return conn_of(row) < entry.conn
+        return row.conn_key <= entry.conn
+    return row.conn_key < entry.conn
 
 
 def _received(entry: Entry) -> tuple[ConnKey, int, int]:
@@ -290,8 +270,9 @@ class NothingLostInSilence(Watch):
     events = (*Entries.EVENTS, UNDELIVERABLE, CRASH, STOP)
 
     def begin(self) -> None:
-        self.owed: dict[tuple[str, int, int], Row] = {}
-        self.told: dict[tuple[str, int, int], Row] = {}
+        self.owed: dict[int, Row] = {}
+        """By epoch, as what was told."""
+        self.told: dict[int, Row] = {}
         self.has_crashed = False
 
     def see(self, rows: list[Row]) -> None:
@@ -301,46 +282,43 @@ class NothingLostInSilence(Watch):
             elif row.event == CRASH:
                 self.has_crashed = True
             elif row.event == STOP:
-                for side, last in self.entries:
-                    self._remove(side, last)
+                self._remove()
             elif row.event in Entries.EVENTS:
-                side = side_of(row.kind, row)
-                entry = self.entries.now(side)
+                if is_gone(row) and row.kind == "S":
+                    self._remove()
                 self.entries.update(row)
-                if is_gone(row) and entry is not None:
-                    self._remove(side, entry)
 
     def close(self) -> None:
-        for stream, row in self.owed.items():
+        for epoch, row in self.owed.items():
             is_silent = row.member in self.facts.stopped_members or self.has_crashed
-            if stream not in self.told and not is_silent:
+            if epoch not in self.told and not is_silent:
                 self.found.violate(
                     f"{row.member} gives up {row.low + 1}..{row.hr} to {row.peer} and tells nobody",
                     row,
                 )
-        for stream, row in self.told.items():
-            owed = self.owed.get(stream)
+        for epoch, row in self.told.items():
+            owed = self.owed.get(epoch)
             if owed is None:
                 self.found.violate(
-                    f"{row.member} reports {_run(row)} to {row.peer}, which it has not given up",
-                    row,
+                    f"{row.member} reports {row.run} to {row.peer}, which it has not given up", row
                 )
             elif (row.seqno, row.seqno2) != (owed.low + 1, owed.hr):
                 self.found.violate(
                     f"{row.member} gives up {owed.low + 1}..{owed.hr} to {row.peer} and reports "
-                    f"{_run(row)}",
+                    f"{row.run}",
                     *(owed, row),
                 )
 
-    def _remove(self, side: Side, entry: Entry) -> None:
-        if side[0] == "S" and not entry.is_drained:
+    def _remove(self) -> None:
+        entry = self.entries.now("S")
+        if entry is not None and entry.row.low < entry.row.hr:
             self.found.premises += 1
-            self.owed[side[1], side[2], entry.row.epoch] = entry.row
+            self.owed[entry.row.epoch] = entry.row
 
     def _judge(self, row: Row) -> None:
-        earlier = self.told.setdefault(heard_stream(row), row)
+        earlier = self.told.setdefault(row.epoch, row)
         if earlier is not row:
-            self.found.violate(f"{row.member} reports {_run(row)} a second time", earlier, row)
+            self.found.violate(f"{row.member} reports {row.run} a second time", earlier, row)
 
 
 class Used(NamedTuple):
@@ -359,33 +337,31 @@ class Using(Watch):
     USES = (*Entries.EVENTS, RX, UNICAST_SEND)
 
     def begin(self) -> None:
-        self.used: dict[Side, Used] = {}
+        self.used: dict[str, Used] = {}
 
     def note(self, row: Row) -> None:
         if row.event == UNICAST_SEND:
-            self._use(side_of("S", row), row, is_sure=True)
+            self._use("S", row, is_sure=True)
         elif row.event == RX:
-            side = side_of("R", row)
-            entry = self.entries.now(side)
+            entry = self.entries.now("R")
             if row.kind == "udata" and entry is not None and row.seqno2 > entry.row.received:
-                self._use(side, row, is_sure=False)
+                self._use("R", row, is_sure=False)
         elif row.event in Entries.EVENTS:
             self._follow(row)
 
     def _follow(self, row: Row) -> None:
-        side = side_of(row.kind, row)
-        entry = self.entries.now(side)
+        entry = self.entries.now(row.kind)
         self.entries.update(row)
         if is_gone(row):
-            self.used.pop(side, None)
+            self.used.pop(row.kind, None)
         elif row.event == CONN and row.detail.endswith(OPEN):
-            self._use(side, row, is_sure=not row.detail.startswith(OPEN))
+            self._use(row.kind, row, is_sure=not row.detail.startswith(OPEN))
         elif entry is not None and _has_moved(row, entry.row):
-            self._use(side, row, is_sure=True)
+            self._use(row.kind, row, is_sure=True)
 
-    def _use(self, side: Side, row: Row, *, is_sure: bool) -> None:
-        used = self.used.get(side)
-        self.used[side] = Used(row if is_sure or used is None else used.surely, row)
+    def _use(self, kind: str, row: Row, *, is_sure: bool) -> None:
+        used = self.used.get(kind)
+        self.used[kind] = Used(row if is_sure or used is None else used.surely, row)
 
 
 def _has_moved(row: Row, earlier: Row) -> bool:
@@ -415,13 +391,13 @@ class ExpiresInTime(Using):
     def close(self) -> None:
         if self.facts.gst_ns is None or not self.facts.expiry_ns or not self.is_live:
             return
-        for side, entry in self.entries:
-            used = self.used.get(side)
+        for kind, entry in self.entries:
+            used = self.used.get(kind)
             if used is not None and entry.state == OPEN:
-                self._judge_wait(used.perhaps, self.facts.end_ns, None)
+                self._judge_wait(used.perhaps, None)
 
     def _judge(self, row: Row, *, is_viewed: bool) -> None:
-        gst_ns, used = self.facts.gst_ns, self.used.get(side_of(row.kind, row))
+        gst_ns, used = self.facts.gst_ns, self.used.get(row.kind)
         if gst_ns is None or row.mono_ns <= gst_ns or used is None or is_viewed:
             return
         idle_ns = row.mono_ns - used.surely.mono_ns
@@ -434,17 +410,12 @@ class ExpiresInTime(Using):
                 *(used.surely, row),
             )
         elif self.facts.expiry_ns:
-            self.found.premises += 1
-            self._judge_wait(used.perhaps, row.mono_ns, row)
+            self._judge_wait(used.perhaps, row)
 
-    def _judge_wait(self, used: Row, now_ns: int, row: Row | None) -> None:
+    def _judge_wait(self, used: Row, end: Row | None) -> None:
         text = f"{used.member}: the connection with {used.peer} is idle for {{}} ns and open"
-        self.lasted(used, now_ns, row, self.facts.expiry_ns + self.facts.tau_ns, text)
-
-
-def _run(row: Row) -> str:
-    return f"{row.seqno}..{row.seqno2}"
+        self.lasted(used, end, self.facts.expiry_ns + self.facts.tau_ns, text)
 
 
 def _name(row: Row) -> str:
-    return f"{'to' if row.kind == 'S' else 'from'} {row.peer}#{row.peer_inc}"
+    return f"{'to' if row.kind == 'S' else 'from'} {row.peer_member}"

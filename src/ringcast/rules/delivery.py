@@ -1,4 +1,7 @@
-"""N1, N8, N11: what members deliver, of whom, and in which view. (N2 is G2.)"""
+"""G1–G3, N1, N8, N11: what members deliver, of whom, and in which view. (N2 is G2.)
+
+G6 and G7 are judged by the harness, and G8 is a wait.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,91 @@ from typing import TYPE_CHECKING
 
 from ringcast.rules.evidence import NOWHERE, Ranges, progress
 from ringcast.rules.findings import Stepwise, rule
-from ringcast.trace.rows import ASIDE, CRASH, DELIVER, HANDED, OPEN, SEND, SHOWN, TX, VIEW
+from ringcast.trace.rows import (
+    ASIDE,
+    BLOCK,
+    CONN,
+    CRASH,
+    DELIVER,
+    HANDED,
+    OPEN,
+    PURGE,
+    SEND,
+    SHOWN,
+    START,
+    TX,
+    UNICAST_DELIVER,
+    UNICAST_SEND,
+    VIEW,
+)
 
 if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
-    from ringcast.trace.rows import Facts, MemberKey, PairKey, Row
+    from ringcast.trace.rows import MemberKey, PairKey, Row
+
+
+@rule("G1", "only what was sent is delivered, unchanged")
+def integrity(run: Run, found: Findings) -> None:
+    """A delivered message was sent before, by the one it names and with these bytes.
+
+    Bytes are compared by the hashes of blocks that end at the same message. A block that one side
+    did not finish, or that began before a joiner's window did, has no such row there.
+    """
+    found.premises = len(run.rows(DELIVER))
+    prefixes = run.lives.without_tail()
+    sent_by = progress(run.rows(SEND), attrgetter("own_origin"))
+    for pair, delivered in progress(run.rows(DELIVER), attrgetter("pair")).items():
+        sent = sent_by.get(pair[2:], NOWHERE)
+        for mark, through, row in delivered:
+            if sent.at(mark) >= through:
+                continue
+            if mark < 0 and pair[2:4] in prefixes:
+                found.unknown.add(f"what {row.peer_member} sent: its tail is lost")
+            else:
+                found.violate(
+                    f"{_delivers(row)}; by then {row.peer} has sent up to {sent.at(mark)}",
+                    *(sent.row_at(mark), row),
+                )
+            break
+    blocks = run.rows(BLOCK)
+    own = {(row.own_origin, row.block, row.seqno2): row for row in blocks if row.kind == "sent"}
+    for row in blocks:
+        original = own.get((row.origin, row.block, row.seqno2))
+        if row.kind == "sent" or original is None:
+            continue
+        found.premises += 1
+        if original.block_hash != row.block_hash:
+            found.violate(
+                f"block {row.block} of {row.peer} has other bytes at {row.member}", original, row
+            )
+
+
+@rule("G2", "no message is delivered twice")
+def at_most_once(run: Run, found: Findings) -> None:
+    """One member never delivers a message twice, also across views and re-opened windows (N2).
+
+    Each epoch of a unicast stream numbers its messages anew.
+    """
+    delivered: defaultdict[tuple[PairKey, int], Ranges] = defaultdict(Ranges)
+    for row in run.rows(DELIVER, UNICAST_DELIVER):
+        found.premises += 1
+        earlier = delivered[row.pair, row.epoch].add(row.seqno, row.seqno2, row)
+        if earlier:
+            found.violate(f"{_delivers(row)}, some of it again", *earlier, row)
+
+
+@rule("G3", "nothing comes from a member after its crash")
+def silent_dead(run: Run, found: Findings) -> None:
+    """A crashed incarnation does nothing more."""
+    crashes = run.by_member(CRASH)
+    found.premises = len(crashes)
+    done = (START, SEND, DELIVER, TX, VIEW, OPEN, PURGE, UNICAST_SEND, UNICAST_DELIVER, CONN)
+    lasts = {row.key: row for row in run.rows(*done)}
+    for member, (crash, *_) in crashes.items():
+        last = lasts.get(member)
+        if last is not None and last.idx > crash.idx:
+            found.violate(f"{last.member} crashed, then: {last.event}", crash, last)
 
 
 @rule("N1", "each sender's messages are delivered in order, without a gap")
@@ -79,15 +161,14 @@ class InItsView(Stepwise):
     title = "nothing of a view comes after the next one, and only its members are asked for repair"
     events = (VIEW, SHOWN, DELIVER, HANDED, TX)
 
-    def __init__(self, facts: Facts, found: Findings) -> None:
-        super().__init__(facts, found)
+    def begin(self) -> None:
         self.view: dict[MemberKey, Row] = {}
         """The view that a member is in,"""
         self.shown: dict[MemberKey, Row] = {}
         """and the last that its application was told of."""
 
     def feed(self, row: Row) -> None:
-        member = row.node, row.inc
+        member = row.key
         if row.event == VIEW:
             self.view[member] = row
         elif row.event == SHOWN:
@@ -110,10 +191,9 @@ class InItsView(Stepwise):
     def _judge_repair(self, row: Row, view: Row | None) -> None:
         if view is None:
             self.found.unknown.add(f"{row.member}: rows before its first view")
-        elif f"{row.peer}#{row.peer_inc}" not in view.members:
+        elif row.peer_member not in view.members:
             self.found.violate(
-                f"{row.member} asks for repair from {row.peer}#{row.peer_inc}, not in view "
-                f"{view.view}",
+                f"{row.member} asks for repair from {row.peer_member}, not in view {view.view}",
                 *(view, row),
             )
 
@@ -152,4 +232,4 @@ def prefix_of_the_dead(run: Run, found: Findings) -> None:
 
 
 def _delivers(row: Row) -> str:
-    return f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2}"
+    return f"{row.member} delivers {row.peer}:{row.run}"

@@ -89,6 +89,14 @@ def progress(
     return found
 
 
+def by(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
+    """These rows, for each key."""
+    found: defaultdict[K, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[key(row)].append(row)
+    return dict(found)
+
+
 class Ranges:
     """Disjoint ranges of seqnos, ascending, each with the row that last extended it."""
 
@@ -142,7 +150,7 @@ class Lives:
         self.paused: dict[MemberKey, bool] = {}
         self.views: defaultdict[MemberKey, list[Row]] = defaultdict(list)
         for row in rows:
-            member = row.node, row.inc
+            member = row.key
             if row.event == VIEW:
                 self.views[member].append(row)
             elif row.event in (CRASH, STOP):
@@ -279,10 +287,14 @@ class Run:
         return self._of[events]
 
     def by(self, key: Callable[[Row], K], *events: str) -> dict[K, list[Row]]:
-        found: defaultdict[K, list[Row]] = defaultdict(list)
-        for row in self.rows(*events):
-            found[key(row)].append(row)
-        return dict(found)
+        return by(self.rows(*events), key)
+
+    def until_ns(self, end: Row | None) -> int:
+        """When something ended; None: it lasts."""
+        return self.facts.end_ns if end is None else end.mono_ns
+
+    def waited_ns(self, since_ns: int, end: Row | None) -> int:
+        return max(0, self.until_ns(end) - since_ns)
 
     def by_member(self, *events: str) -> dict[MemberKey, list[Row]]:
         return self.by(attrgetter("node", "inc"), *events)

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from typing import ClassVar
 
     from ringcast.rules.evidence import Run
-    from ringcast.rules.replay import Watch
     from ringcast.trace.rows import Facts, Row
 
 WITNESS_ROWS_MAX = 20
@@ -60,7 +59,7 @@ class Stated(NamedTuple):
     """Counts premises and violations of a run."""
 
 
-Rule: TypeAlias = "Stated | type[Stepwise] | type[Watch]"
+Rule: TypeAlias = "Stated | type[Stepwise]"
 
 
 def rule(id: str, title: str) -> Callable[[Callable[[Run, Findings], None]], Stated]:
@@ -79,6 +78,10 @@ class Stepwise:
     def __init__(self, facts: Facts, found: Findings) -> None:
         self.facts = facts
         self.found = found
+        self.begin()
+
+    def begin(self) -> None:
+        """Set up what the rule keeps."""
 
     def feed(self, row: Row) -> None:
         raise NotImplementedError
@@ -134,13 +137,15 @@ class Findings:
         is_told: bool = False,
     ) -> bool:
         """Judge a wait: whether it was too long, and is to be told. One that lasts to the end of
-        the run (`end` is None) says nothing while there is still time."""
+        the run (`end` is None) says nothing while there is still time. "{}" in the text stands for
+        how long it was."""
         is_long = waited_ns > bound_ns
         if end is not None or is_long:
             self.premises += 1
             self.waited(waited_ns, bound_ns)
         if is_long and not is_told:
-            self.violate(f"{text}, the bound is {bound_ns}", *rows)
+            told = text.replace("{}", str(waited_ns))
+            self.violate(f"{told}, the bound is {bound_ns}", *rows)
         return is_long
 
     def verdict(self, id: str, title: str) -> Verdict:

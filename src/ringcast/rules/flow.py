@@ -1,4 +1,4 @@
-"""N3–N7, N10: how senders number, block, purge and repeat, and what receivers tell them."""
+"""G5, N3–N7, N10: how senders number, block, purge and repeat; what receivers keep and tell."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ringcast.rules.evidence import NOWHERE, Progress, progress
 from ringcast.rules.findings import Stepwise, rule
 from ringcast.trace.rows import (
     ACKMAP,
+    CONN,
     DELIVER,
     DROP_HIGH,
     OPEN,
@@ -20,6 +21,7 @@ from ringcast.trace.rows import (
     SEND_BLOCK,
     STABILITY_REPORT,
     TX,
+    UNICAST_WIN,
     VIEW,
     WIN,
     XMIT_MISMATCH,
@@ -32,6 +34,48 @@ if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
     from ringcast.trace.rows import Facts, MemberKey, OriginKey, PairKey, Row
+
+
+class BoundedMemory(Stepwise):
+    """Every window keeps its own bounds, in messages and in bytes, and a member has at most one
+    connection each way with each peer; so their sum is bounded."""
+
+    id = "G5"
+    title = "every window stays within its bounds"
+    events = (WIN, UNICAST_WIN, CONN)
+
+    def begin(self) -> None:
+        self.peers: defaultdict[tuple[MemberKey, str], set[MemberKey]] = defaultdict(set)
+        self.most: dict[tuple[MemberKey, str], Row] = {}
+        """The row with the most connections, for each member and direction."""
+
+    def feed(self, row: Row) -> None:
+        self.found.premises += 1
+        if row.event == CONN:
+            table = row.key, row.kind
+            self.peers[table].add(row.peer_key)
+            self.most[table] = max(self.most.get(table, row), row, key=attrgetter("size"))
+            return
+        if row.hr - row.low > row.cap:
+            self.found.violate(
+                f"a {row.kind} window of {row.member} spans {row.hr - row.low} messages, "
+                f"its capacity is {row.cap}",
+                row,
+            )
+        if 0 <= row.limit < row.size:
+            self.found.violate(
+                f"a {row.kind} window of {row.member} has {row.size} bytes, "
+                f"its bound is {row.limit}",
+                row,
+            )
+
+    def close(self) -> None:
+        for table, row in self.most.items():
+            if row.size > len(self.peers[table]):
+                self.found.violate(
+                    f"{row.member} has {row.size} connections with {len(self.peers[table])} peers",
+                    row,
+                )
 
 
 @rule("N3", "a send is blocked exactly when the window is full, and then takes no number")
@@ -52,7 +96,7 @@ def flow_control(run: Run, found: Findings) -> None:
             assigned[row.own_origin] = row.hr
             continue
         if row.seqno != row.hr + 1 or row.seqno2 < row.seqno:
-            found.violate(f"{row.member} sends {row.seqno}..{row.seqno2} after {row.hr}", row)
+            found.violate(f"{row.member} sends {row.run} after {row.hr}", row)
         if row.seqno2 - row.low > row.cap:
             found.violate(f"{row.member} sends {row.seqno2} beyond {row.low} + {row.cap}", row)
         assigned[row.own_origin] = row.seqno2
@@ -77,7 +121,7 @@ def judge_drops(rows: Iterable[Row], facts: Facts, found: Findings) -> None:
     """Messages that a receiver had no slot for: the first for each receiver and sender. A sender
     whose window is no larger than the receiver's is never that far ahead of it."""
     for row in rows:
-        sender = f"{row.peer}#{row.peer_inc}"
+        sender = row.peer_member
         if row.member not in facts.capacity or sender not in facts.capacity:
             found.unknown.add(f"{row.member} drops from {sender}: capacities unknown")
         elif facts.capacity[sender] <= facts.capacity[row.member]:
@@ -95,8 +139,7 @@ class WindowHonoured(Stepwise):
     title = "receivers buffer only what has a slot, and with equal windows everything has"
     events = (WIN, DROP_HIGH)
 
-    def __init__(self, facts: Facts, found: Findings) -> None:
-        super().__init__(facts, found)
+    def begin(self) -> None:
         self.drops: dict[PairKey, Row] = {}
         self.widest: dict[tuple[str, str, str], Row] = {}
 
@@ -104,7 +147,7 @@ class WindowHonoured(Stepwise):
         if row.event == DROP_HIGH:
             self.drops.setdefault((*row.pair[:4], 0), row)
             return
-        window = row.member, row.kind, f"{row.peer}#{row.peer_inc}"
+        window = row.member, row.kind, row.peer_member
         self.widest[window] = max(self.widest.get(window, row), row, key=attrgetter("cap"))
         if row.kind == "receive":
             self.found.premises += 1
@@ -200,8 +243,7 @@ class AckHonesty(Stepwise):
     title = "an acknowledgement says what was really delivered"
     events = (OPEN, DELIVER, TX, STABILITY_REPORT)
 
-    def __init__(self, facts: Facts, found: Findings) -> None:
-        super().__init__(facts, found)
+    def begin(self) -> None:
         self.delivered: defaultdict[PairKey, int] = defaultdict(int)
         self.acks: dict[PairKey, Row] = {}
 
@@ -243,16 +285,15 @@ class AckersAreMembers(Stepwise):
     title = "senders wait for exactly the members of their view"
     events = (VIEW, ACKMAP)
 
-    def __init__(self, facts: Facts, found: Findings) -> None:
-        super().__init__(facts, found)
+    def begin(self) -> None:
         self.views: dict[MemberKey, Row] = {}
 
     def feed(self, row: Row) -> None:
         if row.event == VIEW:
-            self.views[row.node, row.inc] = row
+            self.views[row.key] = row
             return
         self.found.premises += 1
-        view = self.views.get((row.node, row.inc))
+        view = self.views.get(row.key)
         if view is None:
             self.found.unknown.add(f"{row.member}: acks counted before its first view row")
         elif set(row.members) != set(view.members):
@@ -270,8 +311,6 @@ class SameBytesAgain(Stepwise):
 
     def feed(self, row: Row) -> None:
         if row.event == XMIT_MISMATCH:
-            self.found.violate(
-                f"{row.member} repeats {row.seqno}..{row.seqno2} with other bytes", row
-            )
+            self.found.violate(f"{row.member} repeats {row.run} with other bytes", row)
         elif row.again and row.kind in ("data", "peer_repair"):
             self.found.premises += 1

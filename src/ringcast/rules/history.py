@@ -14,17 +14,7 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ringcast.trace.rows import (
-    CRASH,
-    DELIVER,
-    FREEZE,
-    OPEN,
-    SEND,
-    SHOWN,
-    STOP,
-    VIEW,
-    split_key,
-)
+from ringcast.trace.rows import CRASH, DELIVER, FREEZE, OPEN, SEND, SHOWN, STOP, VIEW, split_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -56,7 +46,7 @@ class Condensed:
         """Where the runs stand that may go on."""
 
     def feed(self, row: Row) -> None:
-        member = row.node, row.inc
+        member = row.key
         rows, last = self.rows[member], self._last[member]
         if row.event in (SEND, DELIVER):
             run = row.event, row.origin
@@ -201,7 +191,7 @@ class Life:
 
     def _leaves(self, row: Row) -> bool:
         """Whether it is handed its own messages, by the cut of the view that it leaves with."""
-        is_own = (row.peer, row.peer_inc) == (row.node, row.inc)
+        is_own = row.peer_key == row.key
         return is_own and self._leaves_at is not None and row.idx > self._leaves_at
 
 

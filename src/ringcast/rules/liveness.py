@@ -1,13 +1,12 @@
-"""G8, N-L1–N-L3, N-L5: what must come, and by when, once the network has healed."""
+"""G8, N-L1–N-L3, N-L5, U5, U7, U-L1: what must come, and by when, once the network has healed."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
-from ringcast.rules.evidence import NOWHERE, progress
+from ringcast.rules.evidence import NOWHERE, by, progress
 from ringcast.rules.findings import WITNESS_ROWS_MAX, rule
 from ringcast.rules.flow import judge_drops
 from ringcast.trace.rows import (
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from ringcast.rules.evidence import Progress, Run
     from ringcast.rules.findings import Findings
-    from ringcast.trace.rows import MemberKey, OriginKey, PairKey, Row
+    from ringcast.trace.rows import OriginKey, PairKey, Row
 
 STABILITY_KINDS = (
     "stability_report",
@@ -59,9 +58,12 @@ def quiet_since(run: Run, sends: list[Row], drained_ns: int, found: Findings) ->
     return quiet_ns
 
 
-def late(rows: list[Row], since_ns: int) -> list[Row]:
-    """Those after this time, of the last few."""
-    return [row for row in rows[1 - WITNESS_ROWS_MAX :] if row.mono_ns > since_ns]
+def late(rows: Iterable[Row], key: Callable[[Row], object], since_ns: int) -> Iterator[list[Row]]:
+    """For each key, those after this time, of the last few."""
+    for each in by(rows, key).values():
+        noise = [row for row in each[1 - WITNESS_ROWS_MAX :] if row.mono_ns > since_ns]
+        if noise:
+            yield noise
 
 
 @rule("G8", "an idle group repairs nothing")
@@ -76,19 +78,15 @@ def quiet(run: Run, found: Findings) -> None:
     last_view_ns = max((row.mono_ns for row in run.rows(VIEW)), default=0)
     # Each view makes members report twice.
     reported_ns = max(quiet_ns, last_view_ns + 2 * facts.round_bound_ns)
-    repairs: defaultdict[MemberKey, list[Row]] = defaultdict(list)
-    reports: defaultdict[MemberKey, list[Row]] = defaultdict(list)
-    for row in run.rows(TX):
-        if row.kind == "nack" or (row.kind == "data" and row.again):
-            repairs[row.node, row.inc].append(row)
-        elif row.kind in STABILITY_KINDS and not facts.stopped_members:
-            reports[row.node, row.inc].append(row)  # else something never becomes stable
-    for said, since_ns in ((repairs, quiet_ns), (reports, reported_ns)):
-        for rows in said.values():
-            noise = late(rows, since_ns)
-            if noise:
-                text = f"{noise[0].member} still sends {noise[-1].kind}"
-                found.violate(text, run.phases.end, *noise)
+    said = run.rows(TX)
+    repairs = [row for row in said if row.kind == "nack" or (row.kind == "data" and row.again)]
+    # Where an application takes nothing, something never becomes stable.
+    kinds = () if facts.stopped_members else STABILITY_KINDS
+    reports = [row for row in said if row.kind in kinds]
+    for kept, since_ns in ((repairs, quiet_ns), (reports, reported_ns)):
+        for noise in late(kept, attrgetter("key"), since_ns):
+            text = f"{noise[0].member} still sends {noise[-1].kind}"
+            found.violate(text, run.phases.end, *noise)
 
 
 class Journal:
@@ -103,14 +101,10 @@ class Journal:
         self.run = run
         self.is_gated = stream is Stream.UNIFORM
         """Its messages wait for commits."""
-        self.sent: defaultdict[OriginKey, list[Row]] = defaultdict(list)
-        for row in rows(SEND):
-            self.sent[row.own_origin].append(row)
+        self.sent = by(rows(SEND), own)
         self.opened: dict[PairKey, Row] = {row.pair: row for row in rows(OPEN)}
         self.delivered: dict[PairKey, Progress] = progress(rows(DELIVER), pair, clock)
-        self.purged: dict[OriginKey, Progress] = progress(
-            rows(PURGE), own, clock, attrgetter("seqno")
-        )
+        self.purged = progress(rows(PURGE), own, clock, attrgetter("seqno"))
 
     def live_origins(self, found: Findings) -> Iterator[tuple[OriginKey, list[Row], list[Row]]]:
         """Each live sender's origin, its sends and its views, where it has both."""
@@ -149,7 +143,7 @@ class Journal:
         return self.delivered.get(pair, NOWHERE).reached(through)
 
     def waited_ns(self, members: Iterable[str], since_ns: int, end: Row | None) -> int:
-        until_ns = end.mono_ns if end else self.run.facts.end_ns
+        until_ns = self.run.until_ns(end)
         held_ns = self.run.freezes.held_ns(map(split_key, members), since_ns, until_ns)
         return max(0, until_ns - since_ns - held_ns)
 
@@ -161,9 +155,7 @@ def delivered_in_time(run: Run, found: Findings) -> None:
 
 
 def judge_deliveries(
-    journal: Journal,
-    found: Findings,
-    owed_through: Callable[[Row, Collection[str], int], int],
+    journal: Journal, found: Findings, owed_through: Callable[[Row, Collection[str], int], int]
 ) -> None:
     """The time runs from the end of healing, from the send, or from when the receiver's window for
     this sender opened, whichever is last. Owed are messages sent while the receiver was in the
@@ -199,14 +191,10 @@ def _judge_owed(
         bound_ns = facts.delivery_bound_ns(lacking, is_gated=journal.is_gated)
         arrival = journal.arrival(pair, through)
         waited_ns = journal.waited_ns(taking, since_ns, arrival)
-        is_late |= found.wait(
-            waited_ns,
-            bound_ns,
-            arrival,
-            f"{row.member}:{row.seqno}..{through} took {waited_ns} ns to {pair[0]}",
-            *(row, arrival or journal.delivered.get(pair, NOWHERE).row),
-            is_told=is_late,  # what follows is late because this one is
-        )
+        text = f"{row.member}:{row.seqno}..{through} took {{}} ns to {pair[0]}"
+        last = arrival or journal.delivered.get(pair, NOWHERE).row
+        # What follows is late because this one is.
+        is_late |= found.wait(waited_ns, bound_ns, arrival, text, row, last, is_told=is_late)
 
 
 def _sent_to(receiver: str, sends: list[Row], views: list[Row]) -> list[Row]:
@@ -239,13 +227,9 @@ def judge_drained(journal: Journal, found: Findings) -> None:
         purged = journal.purged.get(origin, NOWHERE)
         end = purged.reached(last.seqno2)
         waited_ns = journal.waited_ns(view.members, since_ns, end)
-        found.wait(
-            waited_ns,
-            facts.drain_bound_ns(lacking, is_gated=journal.is_gated),
-            end,
-            f"{last.member} keeps messages for {waited_ns} ns after sending {last.seqno2}",
-            *(view, last, end or purged.row),
-        )
+        bound_ns = facts.drain_bound_ns(lacking, is_gated=journal.is_gated)
+        text = f"{last.member} keeps messages for {{}} ns after sending {last.seqno2}"
+        found.wait(waited_ns, bound_ns, end, text, view, last, end or purged.row)
 
 
 _GOING_ON = (SEND, SEND_BLOCK, SEND_UNBLOCK, SEND_FAIL)
@@ -311,18 +295,12 @@ def _judge_rounds(journal: Journal, found: Findings) -> None:
             arrivals = [
                 journal.arrival(pair, block.hr) for pair in pairs if journal.offset(pair) < block.hr
             ]
-            ended_ns = end.mono_ns if end else facts.end_ns
-            if ended_ns < since_ns or None in arrivals:
+            if journal.run.until_ns(end) < since_ns or None in arrivals:
                 continue  # N-L1 sees to that
             since_ns = max(since_ns, *(row.mono_ns for row in arrivals if row), 0)
             waited_ns = journal.waited_ns(view.members, since_ns, end)
-            found.wait(
-                waited_ns,
-                facts.round_bound_ns,
-                end,
-                f"{block.member} is blocked for {waited_ns} ns after all have delivered {block.hr}",
-                *(view, block, end),
-            )
+            text = f"{block.member} is blocked for {{}} ns after all have delivered {block.hr}"
+            found.wait(waited_ns, facts.round_bound_ns, end, text, view, block, end)
 
 
 def _blocked(rows: list[Row]) -> Iterator[tuple[Row, Row | None]]:
@@ -351,3 +329,79 @@ def calm_under_overload(run: Run, found: Findings) -> None:
             found.violate(f"{row.member} buffers {row.hr - row.low} in a window of {row.cap}", row)
     drops = run.by(lambda row: row.pair[:4], DROP_HIGH)
     judge_drops((rows[0] for rows in drops.values()), run.facts, found)
+
+
+# Uniform messages: that they come in order is N1
+
+
+@rule("U5", "a uniform message of a live sender is delivered everywhere in time")
+def valid(run: Run, found: Findings) -> None:
+    """A live sender's message is delivered by all live members of its view.
+
+    All have to hold it first. A member whose application does not read holds one window and no
+    more: where the sender's is larger, nothing is owed of what that member has no slot for.
+    """
+    journal, facts = Journal(run, Stream.UNIFORM), run.facts
+
+    def owed_through(row: Row, taking: Collection[str], since_ns: int) -> int:
+        through = row.seqno2
+        for member in facts.stopped_members.intersection(taking) - {row.member}:
+            low = journal.has((*split_key(member), *row.own_origin), since_ns)
+            through = min(through, low + facts.capacity.get(member, 0))
+        return through
+
+    judge_deliveries(journal, found, owed_through)
+
+
+@rule("U7", "in the end uniform windows are empty")
+def nothing_left(run: Run, found: Findings) -> None:
+    """In the end no live sender keeps any uniform message."""
+    judge_drained(Journal(run, Stream.UNIFORM), found)
+
+
+@rule("U-L1", "without faults a uniform message takes three delays")
+def three_delays(run: Run, found: Findings) -> None:
+    """Where nothing is amiss a message is delivered everywhere within three delays: it travels, is
+    acknowledged, and is committed.
+
+    Nothing is amiss from when all that was sent before the healing is delivered, and all are in
+    their last view. Not judged where the sender's window is larger than a receiver's.
+    """
+    journal, facts = Journal(run, Stream.UNIFORM), run.facts
+    bound_ns = 3 * facts.delta_ns
+    for origin, sends, views in journal.live_origins(found):
+        members, sender = views[-1].members, sends[0].member
+        if not all(
+            facts.capacity.get(sender, 1) <= facts.capacity.get(member, 0) for member in members
+        ) or not journal.are_due(views[-1], sender):
+            continue
+        pairs = [(*split_key(member), *origin) for member in members]
+        since_ns = _calm_since(journal, pairs, sends)
+        for row in sends:
+            if since_ns is None or not since_ns < row.mono_ns <= facts.end_ns - bound_ns:
+                continue
+            for pair in pairs:
+                arrival = journal.arrival(pair, row.seqno2)
+                waited_ns = run.until_ns(arrival) - row.mono_ns
+                found.premises += 1
+                found.waited(waited_ns, bound_ns)
+                if waited_ns > bound_ns:
+                    found.violate(
+                        f"{row.member}:{row.run} took {waited_ns} ns to {pair[0]}, "
+                        f"three delays are {bound_ns}",
+                        *(row, arrival),
+                    )
+
+
+def _calm_since(journal: Journal, pairs: list[PairKey], sends: list[Row]) -> int | None:
+    """None: something is amiss to the end."""
+    since_ns = journal.run.facts.gst_ns or 0
+    before = max((row.seqno2 for row in sends if row.mono_ns <= since_ns), default=0)
+    for pair in pairs:
+        begun = [journal.run.lives.last_view(pair[:2]), journal.opened.get(pair)]
+        if journal.offset(pair) < before:
+            begun.append(journal.arrival(pair, before))
+            if begun[-1] is None:
+                return None
+        since_ns = max(since_ns, *(row.mono_ns for row in begun if row), 0)
+    return since_ns

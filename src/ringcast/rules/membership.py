@@ -58,7 +58,7 @@ def _judge_component(
     """Those who hear each other."""
     facts, bound_ns = run.facts, bounds.one_view_ns(run.facts)
     everybody = {row.member for row in living}
-    views = [run.lives.last_view((row.node, row.inc)) for row in living]
+    views = [run.lives.last_view(row.key) for row in living]
     late = [
         view or start
         for start, view in zip(living, views, strict=True)
@@ -67,7 +67,7 @@ def _judge_component(
     if late and facts.end_ns <= heal.mono_ns + bound_ns:
         found.unknown.add("whether all come to one view: the run ended too early")
         return
-    settled = [view for row in living if (view := _settled(run, (row.node, row.inc), states))]
+    settled = [view for row in living if (view := _settled(run, row.key, states))]
     last = max(settled, key=attrgetter("mono_ns"), default=heal)
     waited_ns = max(0, (facts.end_ns if late else last.mono_ns) - heal.mono_ns)
     found.premises += 1
@@ -123,10 +123,10 @@ def _judge_waits(
         ended = ended_by[member][0] if member in ended_by else None
         if ended is None and not run.lives.is_live(member):
             continue  # it crashed on the way
-        end_ns = run.facts.end_ns if ended is None else ended.mono_ns
+        end_ns = run.until_ns(ended)
         since_ns = since(begun, end_ns)
         if since_ns is not None:
-            text = f"{begun.member}: {begins}, and no {ends} for {end_ns - since_ns} ns"
+            text = f"{begun.member}: {begins}, and no {ends} for {{}} ns"
             found.wait(end_ns - since_ns, bound_ns(begun), ended, text, begun, ended)
 
 
@@ -212,7 +212,7 @@ def changes_end(run: Run, found: Findings) -> None:
     for member in run.freezes.rows:
         for frozen in run.freezes.of(member):
             first, end = frozen.first, frozen.end
-            end_ns = facts.end_ns if end is None else end.mono_ns
+            end_ns = run.until_ns(end)
             since_ns = run.phases.calm_since(first.mono_ns, end_ns)
             if frozen.before is None:
                 continue  # it looks for its group, and nobody sends there: V-L2
@@ -222,9 +222,8 @@ def changes_end(run: Run, found: Findings) -> None:
             is_single = end is not None and frozen.last is first and first.view_key == end.view_key
             if is_single and since_ns == first.mono_ns and first.view not in refused:
                 bound_ns = bounds.change_ns(facts)
-            waited_ns = end_ns - since_ns
-            text = f"{first.member} is frozen for {waited_ns} ns"
-            found.wait(waited_ns, bound_ns, end, text, first, frozen.last, end)
+            text = f"{first.member} is frozen for {{}} ns"
+            found.wait(end_ns - since_ns, bound_ns, end, text, first, frozen.last, end)
 
 
 @rule("V-L6", "who joins and who comes back holds senders up for a tenth of the time at most")

@@ -1,10 +1,11 @@
-"""Rules over everything one member did, instant by instant.
+"""Rules over everything one member did with one peer, instant by instant.
 
-Some rules need a whole table of a member's connections, and what arrived in the very input that
-changed it.
+Some rules need both ends of a member's connections with a peer, and what arrived in the very input
+that changed them.
 
-An *instant* is all rows of one member at one time. It may hold several inputs, so what a rule
-asks of an instant is never more than what it may ask of an input.
+An *instant* is all rows of one member at one time that are about one peer, or about nobody. It may
+hold several inputs, so what a rule asks of an instant is never more than what it may ask of an
+input.
 """
 
 from __future__ import annotations
@@ -14,21 +15,18 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.trace.rows import CONN, RX, TX, UNICAST_WIN
+from ringcast.rules.findings import Stepwise
+from ringcast.trace.rows import CONN, CRASH, REJECT, RX, STOP, TX, UNICAST_WIN, VIEW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import ClassVar
 
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
-    from ringcast.trace.rows import Facts, MemberKey, Row
+    from ringcast.trace.rows import MemberKey, Row
 
 Stream: TypeAlias = tuple[str, int, str, int, int]
 """A unicast stream: (sender, its incarnation, receiver, its incarnation, epoch)."""
-
-Side: TypeAlias = tuple[str, str, int]
-"""One entry of a member: ("S" or "R", peer, its incarnation)."""
 
 ConnKey: TypeAlias = tuple[int, int]
 """(epoch, conn): newer is greater."""
@@ -40,59 +38,97 @@ NONE = "NONE"
 OPEN = "OPEN"
 CLOSING = "CLOSING"
 
+ABOUT_NOBODY = (CRASH, REJECT, STOP, VIEW)
+"""What befalls a member, whoever its peers are."""
 
-class Watch:
-    """One rule, watching one member. What members say to themselves needs no connection and is left
-    out."""
 
-    id: ClassVar[str]
-    title: ClassVar[str]
-    events: ClassVar[tuple[str, ...]]
+class Watch(Stepwise):
+    """One rule, watching one member and one of its peers. What members say to themselves needs no
+    connection and is left out."""
 
     def __init__(self, run: Run, member: MemberKey, found: Findings) -> None:
-        self.facts = run.facts
-        self.found = found
         self.is_live = run.lives.is_live(member)
         """At the end of the run."""
         self.entries = Entries()
-        self.taken: defaultdict[tuple[str, int, int], int] = defaultdict(int)
-        """Up to where its application was handed each stream, as far as the rule notes it."""
-        self.begin()
-
-    def begin(self) -> None:
-        """Set up what the rule keeps."""
+        self.taken: defaultdict[int, int] = defaultdict(int)
+        """Up to where its application was handed each stream, by its epoch, as far as the rule
+        notes it."""
+        super().__init__(run.facts, found)
 
     def see(self, rows: list[Row]) -> None:
         """Judge the rows of one instant."""
         raise NotImplementedError
 
-    def close(self) -> None:
-        """Judge what is still open when the member's rows end. Most rules have nothing open."""
-
     def take(self, row: Row, through: int) -> None:
-        self.taken[heard_stream(row)] = max(self.taken[heard_stream(row)], through)
+        self.taken[row.epoch] = max(self.taken[row.epoch], through)
 
     @classmethod
     def judge(cls, run: Run, found: Findings) -> None:
         for member, rows in run.by_member(*cls.events).items():
-            others = (row for row in rows if (row.peer, row.peer_inc) != member)
-            watch = cls(run, member, found)
-            for _, instant in groupby(others, key=attrgetter("mono_ns")):
-                watch.see(list(instant))
-            watch.close()
+            for mine in _by_peer(member, rows):
+                watch = cls(run, member, found)
+                for _, instant in groupby(mine, key=attrgetter("mono_ns")):
+                    watch.entries.begin_instant()
+                    watch.see(list(instant))
+                watch.close()
+
+    def is_prompt(self, row: Row) -> bool:
+        """Whether frames leave in the instant that made them. Faulty drivers hold them back, so
+        what a frame says is compared with its sender's state only once the run has healed."""
+        return self.facts.gst_ns is not None and row.mono_ns > self.facts.gst_ns
 
     def lasted(
-        self, since: Row, now_ns: int, end: Row | None, bound_ns: int, text: str, slack_ns: int = 0
+        self,
+        since: Row,
+        end: Row | None,
+        bound_ns: int,
+        text: str,
+        slack_ns: int = 0,
+        now_ns: int | None = None,
     ) -> bool:
-        """Judge a wait since then, or since the end of healing; whether it was too long. "{}" in
-        the text stands for how long it was."""
+        """Judge a wait since then, or since the end of healing, to the end of the run if it has
+        none; whether it was too long. "{}" in the text stands for how long it was."""
+        if now_ns is None:
+            now_ns = self.facts.end_ns if end is None else end.mono_ns
         waited_ns = now_ns - max(since.mono_ns, self.facts.gst_ns or 0)
         if end is not None:
+            self.found.premises += 1
             self.found.waited(waited_ns, bound_ns)
         if waited_ns > bound_ns + slack_ns:
             told = f"{text.replace('{}', str(waited_ns))}, the bound is {bound_ns}"
             self.found.violate(told, since, end)
         return waited_ns > bound_ns + slack_ns
+
+
+def _by_peer(member: MemberKey, rows: list[Row]) -> Iterable[list[Row]]:
+    """In order, with what is about nobody in each."""
+    found: dict[MemberKey, list[Row]] = {}
+    general: list[Row] = []
+    for row in rows:
+        peer = row.peer, row.peer_inc
+        if row.event in ABOUT_NOBODY:
+            general.append(row)
+            for mine in found.values():
+                mine.append(row)
+        elif peer in found:
+            found[peer].append(row)
+        elif peer != member:
+            found[peer] = [*general, row]
+    return found.values()
+
+
+class Waiting(Watch):
+    """Something is owed since a row: judged when it comes, or when the run ends."""
+
+    def begin(self) -> None:
+        self.since: Row | None = None
+
+    def close(self) -> None:
+        if self.since is not None and self.is_live and self.facts.gst_ns is not None:
+            self.judge_wait(self.since, None)
+
+    def judge_wait(self, since: Row, end: Row | None) -> None:
+        raise NotImplementedError
 
 
 class Entry(NamedTuple):
@@ -103,64 +139,54 @@ class Entry(NamedTuple):
 
     @property
     def conn(self) -> ConnKey:
-        return self.row.epoch, self.row.conn
-
-    @property
-    def is_drained(self) -> bool:
-        """At a sender: everything is acknowledged."""
-        return self.row.low >= self.row.hr
+        return self.row.conn_key
 
 
 class Entries:
-    """A member's connections, followed by its `conn` and `unicast_win` rows."""
+    """A member's connections with a peer, followed by its `conn` and `unicast_win` rows: "S" is
+    its end as a sender, "R" as a receiver."""
 
     EVENTS = (CONN, UNICAST_WIN)
 
-    __slots__ = ("_now", "_shown", "_since")
+    __slots__ = ("_now", "_shown")
 
     def __init__(self) -> None:
-        self._now: dict[Side, Entry] = {}
-        self._shown: dict[Side, list[Entry | None]] = {}  # in this instant, and just before it
-        self._since = -1
+        self._now: dict[str, Entry] = {}
+        self._shown: dict[str, list[Entry | None]] = {}  # in this instant, and just before it
+
+    def begin_instant(self) -> None:
+        self._shown = {}
 
     def update(self, row: Row) -> None:
-        side = row.kind, row.peer, row.peer_inc
-        entry = self._now.get(side)
-        if row.mono_ns != self._since:
-            self._shown.clear()
-            self._since = row.mono_ns
-        shown = self._shown.setdefault(side, [entry])
-        if row.event == CONN:
-            state = row.detail.partition(">")[2]
-            if state == NONE:
-                self._now.pop(side, None)
-            else:
-                self._now[side] = Entry(state, row)
-        elif entry is not None:
-            self._now[side] = Entry(entry.state, row)
-        shown.append(self._now.get(side))
+        entry = self._now.get(row.kind)
+        shown = self._shown.setdefault(row.kind, [entry])
+        if row.event != CONN:
+            if entry is not None:
+                self._now[row.kind] = Entry(entry.state, row)
+        elif is_gone(row):
+            self._now.pop(row.kind, None)
+        else:
+            self._now[row.kind] = Entry(row.detail.partition(">")[2], row)
+        shown.append(self._now.get(row.kind))
 
     def update_all(self, rows: Iterable[Row]) -> None:
         for row in rows:
             if row.event in self.EVENTS:
                 self.update(row)
 
-    def now(self, side: Side) -> Entry | None:
-        return self._now.get(side)
+    def now(self, kind: str) -> Entry | None:
+        return self._now.get(kind)
 
-    def before(self, side: Side, now_ns: int) -> Entry | None:
+    def before(self, kind: str) -> Entry | None:
         """As it was when the instant began."""
-        return self._shown_in(side, now_ns)[0]
+        return self._shown.get(kind, [self._now.get(kind)])[0]
 
-    def lately(self, side: Side, now_ns: int) -> list[Entry]:
+    def lately(self, kind: str) -> list[Entry]:
         """As it was in this instant, at any time: what is done in it may belong to each."""
-        return [entry for entry in self._shown_in(side, now_ns) if entry is not None]
+        shown = self._shown.get(kind, [self._now.get(kind)])
+        return [entry for entry in shown if entry is not None]
 
-    def _shown_in(self, side: Side, now_ns: int) -> list[Entry | None]:
-        shown = self._shown.get(side) if now_ns == self._since else None
-        return shown or [self._now.get(side)]
-
-    def __iter__(self) -> Iterator[tuple[Side, Entry]]:
+    def __iter__(self) -> Iterator[tuple[str, Entry]]:
         return iter(self._now.items())
 
 
@@ -179,26 +205,9 @@ def side_stream(row: Row) -> Stream:
     return sent_stream(row) if row.kind == "S" else delivered_stream(row)
 
 
-def conn_of(row: Row) -> ConnKey:
-    return row.epoch, row.conn
-
-
 def is_gone(row: Row) -> bool:
     """Whether an entry ends with this row."""
     return row.event == CONN and row.detail.endswith(NONE)
-
-
-def peer_of(row: Row) -> MemberKey:
-    return row.peer, row.peer_inc
-
-
-def heard_stream(row: Row) -> tuple[str, int, int]:
-    """A stream with one peer, as the member knows it."""
-    return row.peer, row.peer_inc, row.epoch
-
-
-def side_of(kind: str, row: Row) -> Side:
-    return kind, row.peer, row.peer_inc
 
 
 def arrived(rows: Iterable[Row], *kinds: str) -> list[Row]:
@@ -209,13 +218,3 @@ def arrived(rows: Iterable[Row], *kinds: str) -> list[Row]:
 def left(rows: Iterable[Row], *kinds: str) -> list[Row]:
     """The frames of these kinds that went out."""
     return [row for row in rows if row.event == TX and row.kind in kinds]
-
-
-def of_peer(rows: Iterable[Row], peer: MemberKey) -> list[Row]:
-    return [row for row in rows if peer_of(row) == peer]
-
-
-def is_prompt(row: Row, facts: Facts) -> bool:
-    """Whether frames leave in the instant that made them. Faulty drivers hold them back, so what
-    a frame says is compared with its sender's state only once the run has healed."""
-    return facts.gst_ns is not None and row.mono_ns > facts.gst_ns

@@ -158,7 +158,7 @@ def _judge_received(told: Statement, given: Statement, view: Row | None, found: 
 
 
 def _transfer(begun: Row) -> tuple[MemberKey, int]:
-    return (begun.peer, begun.peer_inc), begun.seqno
+    return begun.peer_key, begun.seqno
 
 
 def _compare(
@@ -243,7 +243,7 @@ class _Taker:
 
 
 def _range(row: Row) -> str:
-    return f"{row.peer}:{row.seqno}..{row.seqno2}"
+    return f"{row.peer}:{row.run}"
 
 
 @rule("T2", "behind a state comes what was sent since its cut, once")
@@ -325,7 +325,7 @@ def _could_not(rows: list[Row], view: Row, lost: Row) -> bool:
             break
         is_there |= row.event == VIEW and row.view_key == view.view_key
         if row.event == STATE_REFUSED:
-            if f"{row.peer}#{row.peer_inc}" in view.members:
+            if row.peer_member in view.members:
                 return True
         elif is_there:
             continue
@@ -358,6 +358,5 @@ def state_in_time(run: Run, found: Findings) -> None:
 def _judge_wait(run: Run, wait: Row, end: Row | None, heal_ns: int, found: Findings) -> None:
     since_ns = max(wait.mono_ns, heal_ns)
     bound_ns = bounds.state_ns(run.facts, since_ns - wait.mono_ns)
-    waited_ns = (run.facts.end_ns if end is None else end.mono_ns) - since_ns
-    text = f"{wait.member} waits for its state for {waited_ns} ns"
-    found.wait(waited_ns, bound_ns, end, text, wait, end)
+    text = f"{wait.member} waits for its state for {{}} ns"
+    found.wait(run.until_ns(end) - since_ns, bound_ns, end, text, wait, end)

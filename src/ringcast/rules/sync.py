@@ -13,18 +13,13 @@ from ringcast.rules.findings import rule
 from ringcast.rules.liveness import NO_COMMON_CLOCK
 from ringcast.rules.replay import (
     Entries,
+    Waiting,
     Watch,
     arrived,
-    conn_of,
     delivered_stream,
-    heard_stream,
     is_gone,
-    is_prompt,
     left,
-    of_peer,
-    peer_of,
     sent_stream,
-    side_of,
     side_stream,
 )
 from ringcast.rules.unicast_liveness import Journal, sync_bound_ns
@@ -43,7 +38,7 @@ from ringcast.trace.rows import (
 if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
-    from ringcast.rules.replay import ConnKey, Side, Stream
+    from ringcast.rules.replay import ConnKey, Stream
     from ringcast.trace.rows import Row
 
 NO_RUN_ORDER = "whether it was so at each moment: no run order"
@@ -77,7 +72,7 @@ def no_endless_repair(run: Run, found: Findings) -> None:
     Otherwise the receiver would ask for ever. Needs the order of the run.
     """
     for rows in run.by(side_stream, *Entries.EVENTS).values():
-        if peer_of(rows[0]) == (rows[0].node, rows[0].inc):
+        if rows[0].peer_key == rows[0].key:
             continue
         if rows[0].run_idx < 0:
             found.unknown.add(NO_RUN_ORDER)
@@ -110,13 +105,13 @@ def once_across_syncs(run: Run, found: Findings) -> None:
     delivered: defaultdict[Stream, Ranges] = defaultdict(Ranges)
     for row in run.rows(UNICAST_DELIVER):
         earlier = delivered[delivered_stream(row)].add(row.seqno, row.seqno2, row)
-        if row.conn == FIRST_CONN_ID or peer_of(row) == (row.node, row.inc):
+        if row.conn == FIRST_CONN_ID or row.peer_key == row.key:
             continue
         found.premises += 1
         if earlier:
             found.violate(
-                f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2} again on "
-                f"connection {row.epoch}.{row.conn}",
+                f"{row.member} delivers {row.peer}:{row.run} again on connection "
+                f"{row.epoch}.{row.conn}",
                 *(*earlier, row),
             )
 
@@ -130,58 +125,55 @@ class OneConnectionPerDrop(Watch):
     events = (*Entries.EVENTS, RX, TX, SYNC, SYNC_CALL, UNICAST_DROP)
 
     def begin(self) -> None:
-        self.nonces: defaultdict[Side, int] = defaultdict(int)
-        self.answered: dict[tuple[str, int, int], Row] = {}
-        self.has_cause: set[tuple[str, int]] = set()
+        self.nonce = 0
+        self.answered: dict[int, Row] = {}
+        """By epoch."""
+        self.has_cause = False
 
     def see(self, rows: list[Row]) -> None:
         syncs = arrived(rows, "sync")
         for row in rows:
-            peer = peer_of(row)
             if row.event in (SYNC_CALL, UNICAST_DROP):
-                self.has_cause.add(peer)
+                self.has_cause = True
             elif row.event == SYNC:
                 self._judge_sync_request(row)
             elif row.event in Entries.EVENTS:
                 if row.kind == "R" and is_gone(row):
-                    self.has_cause.add(peer)
+                    self.has_cause = True
                 elif row.event == CONN and row.kind == "S":
                     self._judge_conn(row, syncs)
                 self.entries.update(row)
 
     def _judge_sync_request(self, row: Row) -> None:
-        peer, stream = peer_of(row), heard_stream(row)
         if row.detail == "answered":
-            self.answered[stream] = row
-            self.has_cause.discard(peer)
+            self.answered[row.epoch] = row
+            self.has_cause = False
         elif row.detail == "given up":
-            self.has_cause.add(peer)
-        elif stream in self.answered:
+            self.has_cause = True
+        elif row.epoch in self.answered:
             self.found.premises += 1
-            if peer not in self.has_cause:
+            if not self.has_cause:
                 self.found.violate(
                     f"{row.member} asks {row.peer} again where its stream {row.epoch} stands, "
                     f"though it was answered and lost nothing",
-                    *(self.answered[stream], row),
+                    *(self.answered[row.epoch], row),
                 )
 
     def _judge_conn(self, row: Row, syncs: list[Row]) -> None:
-        side = side_of("S", row)
-        entry = self.entries.now(side)
+        entry = self.entries.now("S")
         if entry is None or entry.row.epoch != row.epoch or entry.row.conn >= row.conn:
             return  # that connections do not go back is S5
         self.found.premises += 1
-        mine = of_peer(syncs, side[1:])
-        fresh = sorted({sync.seqno for sync in mine if sync.seqno > self.nonces[side]})
+        fresh = sorted({sync.seqno for sync in syncs if sync.seqno > self.nonce})
         steps = row.conn - entry.row.conn
         if steps <= len(fresh):
             # Which of them were honoured is not known; a sender may put others off.
-            self.nonces[side] = fresh[steps - 1]
+            self.nonce = fresh[steps - 1]
         else:
             self.found.violate(
                 f"{row.member} moves from connection {entry.row.conn} to {row.conn} to {row.peer} "
                 f"for {len(fresh)} new sync_requests",
-                *(entry.row, *mine, row),
+                *(entry.row, *syncs, row),
             )
 
 
@@ -197,30 +189,30 @@ class OneDirection(Watch):
 
     def see(self, rows: list[Row]) -> None:
         self.entries.update_all(rows)
-        for peer in dict.fromkeys(peer_of(row) for row in arrived(rows, "sync")):
-            self._judge(("R", *peer), rows, "sync", ("udata", "sync_ok", "close"))
-        for peer in dict.fromkeys(peer_of(row) for row in arrived(rows, "sync_ok")):
-            self._judge(("S", *peer), rows, "sync_ok", ("uack", "sync"))
+        self._judge("R", rows, "sync", ("udata", "sync_ok", "close"))
+        self._judge("S", rows, "sync_ok", ("uack", "sync"))
 
-    def _judge(self, side: Side, rows: list[Row], cause: str, others: tuple[str, ...]) -> None:
-        mine = of_peer(rows, side[1:])
-        before = self.entries.before(side, rows[0].mono_ns)
-        after = self.entries.now(side)
-        is_dropped = any(row.event == UNICAST_DROP for row in mine)
-        if before is None or after is None or is_dropped or arrived(mine, *others):
+    def _judge(self, kind: str, rows: list[Row], cause: str, others: tuple[str, ...]) -> None:
+        causes, before, after = (
+            arrived(rows, cause),
+            self.entries.before(kind),
+            self.entries.now(kind),
+        )
+        is_dropped = any(row.event == UNICAST_DROP for row in rows)
+        if not causes or before is None or after is None or is_dropped or arrived(rows, *others):
             return
         self.found.premises += 1
-        if _place(side[0], before.row) != _place(side[0], after.row):
+        if _place(kind, before.row) != _place(kind, after.row):
             self.found.violate(
-                f"{after.row.member} changes what it has {'of' if side[0] == 'R' else 'for'} "
-                f"{side[1]} by a {cause} of the other direction",
-                *(before.row, *arrived(mine, cause), after.row),
+                f"{after.row.member} changes what it has {'of' if kind == 'R' else 'for'} "
+                f"{after.row.peer} by a {cause} of the other direction",
+                *(before.row, *causes, after.row),
             )
 
 
 def _place(kind: str, row: Row) -> tuple[ConnKey, int, int]:
     """What only the frames of this direction may change."""
-    return (conn_of(row), row.low, 0) if kind == "S" else (conn_of(row), row.received, row.hr)
+    return (row.conn_key, row.low, 0) if kind == "S" else (row.conn_key, row.received, row.hr)
 
 
 # How soon, and at what cost. What began before the end of healing counts from there.
@@ -241,21 +233,12 @@ def flows_again(run: Run, found: Findings) -> None:
                 found.unknown.add(NO_COMMON_CLOCK)
                 continue
             since_ns = max(asked.mono_ns, facts.gst_ns or 0)
-            until_ns = ended.mono_ns if ended is not None else facts.end_ns
-            is_answered = ended is not None and ended.detail == "answered"
-            if until_ns < (facts.gst_ns or 0):
-                continue
-            if not _is_served(journal, stream, since_ns, since_ns + bound_ns):
-                continue
-            waited_ns = max(0, until_ns - since_ns)
-            found.wait(
-                waited_ns,
-                bound_ns,
-                ended if is_answered else None,
-                f"{asked.member} asks {asked.peer} where its stream {asked.epoch} stands for "
-                f"{waited_ns} ns",
-                *(asked, ended),
-            )
+            answered = ended if ended is not None and ended.detail == "answered" else None
+            is_over = run.until_ns(ended) < (facts.gst_ns or 0)
+            if not is_over and _is_served(journal, stream, since_ns, since_ns + bound_ns):
+                text = f"{asked.member} asks {asked.peer} where its stream {asked.epoch} stands"
+                waited_ns = run.waited_ns(since_ns, ended)
+                found.wait(waited_ns, bound_ns, answered, f"{text} for {{}} ns", asked, ended)
 
 
 def _is_served(journal: Journal, stream: Stream, since_ns: int, until_ns: int) -> bool:
@@ -278,72 +261,60 @@ class SyncIsCheap(Watch):
     events = (*Entries.EVENTS, RX, TX, SYNC, TICK)
 
     def begin(self) -> None:
-        self.open: dict[tuple[str, int], Row] = {}
-        self.times_asked: defaultdict[tuple[str, int, int], int] = defaultdict(int)
-        self.unconfirmed: dict[Side, Row] = {}
-        self.credit: dict[Side, int] = {}
+        self.open: Row | None = None
+        self.times_asked: defaultdict[int, int] = defaultdict(int)
+        """By nonce."""
+        self.is_unconfirmed = False
+        """The peer may still lack an answer."""
+        self.credit = 1
         """How many answers may go before the next tick."""
 
     def see(self, rows: list[Row]) -> None:
-        may_ask = dict(self.open)
+        asked = self.open
         for row in rows:
-            peer = peer_of(row)
-            if row.event == SYNC and row.detail == "asked":
-                self.open[peer] = may_ask[peer] = row
-            elif row.event == SYNC:
-                self.open.pop(peer, None)
+            if row.event == SYNC:
+                self.open = row if row.detail == "asked" else None
+                asked = self.open or asked
             elif row.event == TICK:
-                self.credit[side_of("S", row)] = self.credit.get(side_of("S", row), 1) + 1
-            elif row.event in Entries.EVENTS:
-                self.entries.update(row)
-        may_answer = dict(self.unconfirmed)
-        self._hear(rows, may_answer)
+                self.credit += 1
+        self.entries.update_all(rows)
+        may_answer = self.is_unconfirmed or bool(arrived(rows, "sync"))
+        conns = [entry.conn for entry in self.entries.lately("S")]
+        if any(row.conn_key in conns for row in arrived(rows, "uack", "unack", "sync_ack")):
+            self.is_unconfirmed = False
+        self.is_unconfirmed |= bool(arrived(rows, "sync"))
         for row in left(rows, "sync", "sync_ok"):
-            if not is_prompt(row, self.facts):
+            if not self.is_prompt(row):
                 continue
             self.found.premises += 1
             if row.kind == "sync":
-                self._judge_sync_request(row, rows, may_ask.get(peer_of(row)))
+                self._judge_sync_request(row, left(rows, "sync"), asked)
             else:
-                self._judge_answer(row, is_open=side_of("S", row) in may_answer)
-        for side in self.credit:
-            self.credit[side] = max(0, min(self.credit[side], 1))
+                self._judge_answer(row, may_answer=may_answer)
+        self.credit = max(0, min(self.credit, 1))
 
-    def _hear(self, rows: list[Row], may_answer: dict[Side, Row]) -> None:
-        """Follow which answers the peers may still lack."""
-        for row in arrived(rows, "uack", "unack", "sync_ack"):
-            entries = self.entries.lately(side_of("S", row), row.mono_ns)
-            if any(entry.conn == conn_of(row) for entry in entries):
-                self.unconfirmed.pop(side_of("S", row), None)
-        for row in arrived(rows, "sync"):
-            self.unconfirmed[side_of("S", row)] = may_answer[side_of("S", row)] = row
-
-    def _judge_sync_request(self, row: Row, rows: list[Row], asked: Row | None) -> None:
+    def _judge_sync_request(self, row: Row, same: list[Row], asked: Row | None) -> None:
         if asked is None or asked.seqno != row.seqno:
             self.found.violate(
                 f"{row.member} asks {row.peer} with nonce {row.seqno}, which is not open",
                 *(asked, row),
             )
-        nonce = row.peer, row.peer_inc, row.seqno
-        self.times_asked[nonce] += 1
-        same = [
-            other for other in left(rows, "sync") if (other.peer, other.peer_inc) == peer_of(row)
-        ]
-        if self.times_asked[nonce] > SYNC_TICKS_MAX or (len(same) > 1 and row is same[-1]):
+        self.times_asked[row.seqno] += 1
+        times = self.times_asked[row.seqno]
+        if times > SYNC_TICKS_MAX or (len(same) > 1 and row is same[-1]):
             self.found.violate(
-                f"{row.member} asks {row.peer} {self.times_asked[nonce]} times with nonce "
-                f"{row.seqno}, {len(same)} times at once",
+                f"{row.member} asks {row.peer} {times} times with nonce {row.seqno}, {len(same)} "
+                f"times at once",
                 *(asked, row),
             )
 
-    def _judge_answer(self, row: Row, *, is_open: bool) -> None:
-        side = side_of("S", row)
-        self.credit[side] = self.credit.get(side, 1) - 1
-        if self.credit[side] < 0:
+    def _judge_answer(self, row: Row, *, may_answer: bool) -> None:
+        self.credit -= 1
+        if self.credit < 0:
             self.found.violate(
                 f"{row.member} answers {row.peer} more than once between two ticks", row
             )
-        if not is_open:
+        if not may_answer:
             self.found.violate(
                 f"{row.member} answers {row.peer}, which has asked nothing since it was heard on "
                 f"connection {row.epoch}.{row.conn}",
@@ -351,7 +322,7 @@ class SyncIsCheap(Watch):
             )
 
 
-class SyncEnds(Watch):
+class SyncEnds(Waiting):
     """A sync request is answered or given up after a bounded number of ticks; and a sender goes by
     the acks of its current connection at once, sync or no sync."""
 
@@ -359,45 +330,27 @@ class SyncEnds(Watch):
     title = "a sync ends, and nobody ignores acknowledgements because of it"
     events = (*Entries.EVENTS, RX, SYNC, REJECT)
 
-    def begin(self) -> None:
-        self.open: dict[tuple[str, int], Row] = {}
-
     def see(self, rows: list[Row]) -> None:
         self.entries.update_all(rows)
         for row in rows:
-            if row.event == SYNC:
-                self._follow(row)
+            if row.event == SYNC and row.detail == "asked":
+                self.since = row
+            elif row.event == SYNC and self.since is not None:
+                self.judge_wait(self.since, row)
+                self.since = None
         # A frame for a predecessor at this address is refused; its row does not tell.
-        if not any(row.event == REJECT for row in rows):
-            for ack in arrived(rows, "uack"):
-                self._judge_ack(ack)
+        is_refused = any(row.event == REJECT for row in rows)
+        for ack in arrived(rows, "uack") if not is_refused else ():
+            self._judge_ack(ack)
 
-    def close(self) -> None:
-        if self.is_live:
-            for asked in self.open.values():
-                self._judge(asked, self.facts.end_ns, None)
-
-    def _follow(self, row: Row) -> None:
-        peer = peer_of(row)
-        if row.detail == "asked":
-            self.open[peer] = row
-        elif peer in self.open:
-            asked = self.open.pop(peer)
-            self._judge(asked, row.mono_ns, row)
-
-    def _judge(self, asked: Row, now_ns: int, ended: Row | None) -> None:
-        gst_ns = self.facts.gst_ns
-        if gst_ns is None or now_ns <= gst_ns:
-            return
-        self.found.premises += ended is not None
-        bound_ns = (SYNC_TICKS_MAX + 1) * self.facts.tau_ns
-        self.lasted(asked, now_ns, ended, bound_ns, f"{asked.member} asks {asked.peer} for {{}} ns")
+    def judge_wait(self, since: Row, end: Row | None) -> None:
+        if end is None or self.is_prompt(end):
+            bound_ns = (SYNC_TICKS_MAX + 1) * self.facts.tau_ns
+            self.lasted(since, end, bound_ns, f"{since.member} asks {since.peer} for {{}} ns")
 
     def _judge_ack(self, ack: Row) -> None:
-        side = side_of("S", ack)
-        before = self.entries.before(side, ack.mono_ns)
-        after = self.entries.now(side)
-        if before is None or after is None or not before.conn == after.conn == conn_of(ack):
+        before, after = self.entries.before("S"), self.entries.now("S")
+        if before is None or after is None or not before.conn == after.conn == ack.conn_key:
             return
         self.found.premises += ack.conn > 1
         if before.row.low < ack.hd <= before.row.hr and after.row.low < ack.hd:

@@ -1,4 +1,4 @@
-"""The audit: every rule of docs/properties.md that a trace can decide.
+"""The audit: every rule of docs/properties.md that a trace can decide, by protocol.
 
 `rules/findings.py` says what a rule is, `rules/evidence.py` what it judges.
 """
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ringcast.rules import (
     connections,
     delivery,
-    everywhere,
     flow,
     liveness,
     membership,
@@ -18,133 +17,65 @@ from ringcast.rules import (
     sync,
     unicast,
     unicast_liveness,
-    uniform,
     views,
 )
 from ringcast.rules.evidence import Run
-from ringcast.rules.findings import Rule, Verdict, Violation, verdict_of
+from ringcast.rules.findings import Stated, Stepwise, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from types import ModuleType
 
+    from ringcast.rules.findings import Rule, Verdict
     from ringcast.trace.rows import Facts, Row, Trace
 
-__all__ = [
-    "GROUP",
-    "MULTICAST",
-    "STATE",
-    "UNICAST",
-    "UNIFORM",
-    "VIEWS",
-    "Rule",
-    "Verdict",
-    "Violation",
-    "audit",
-    "verdicts",
-]
 
-VIEWS: tuple[Rule, ...] = (
-    views.view_order,
-    views.sent_in_its_view,
-    views.prefix_of_the_view,
-    views.all_of_who_goes_along,
-    views.same_together,
-    views.no_needless_loss,
-    views.silent_while_frozen,
-)
+def _stated_in(*modules: ModuleType) -> dict[str, Rule]:
+    """The rules of these modules, by id."""
+    found: dict[str, Rule] = {}
+    for each in (value for module in modules for value in vars(module).values()):
+        is_stepwise = isinstance(each, type) and issubclass(each, Stepwise)
+        if (is_stepwise or isinstance(each, Stated)) and hasattr(each, "id"):
+            found[each.id] = each
+    return found
+
+
+_BY_ID = _stated_in(delivery, flow, liveness, membership, state, views)
+_OF_PAIRS = {**_BY_ID, **_stated_in(connections, sync, unicast, unicast_liveness)}
+"""With those of messages to one member, in place of those of the group that have the same id."""
+
+
+def _rules(ids: str, of: dict[str, Rule] = _BY_ID) -> tuple[Rule, ...]:
+    return tuple(of[id] for id in ids.split())
+
+
+VIEWS = _rules("VS1 VS2 VS3 VS4 VS5 VS7 VS9")
 """About views, of whatever is sent in them."""
 
-MEMBERSHIP: tuple[Rule, ...] = (
-    membership.one_view,
-    membership.joined_in_time,
-    membership.left_in_time,
-    membership.restful,
-    membership.changes_end,
-    membership.rarely_at_will,
-)
+MEMBERSHIP = _rules("V-L1 V-L2 V-L3 V-L4 V-L5 V-L6")
 """How soon views come."""
 
-MULTICAST: tuple[Rule, ...] = (
-    everywhere.integrity,
-    everywhere.at_most_once,
-    everywhere.silent_dead,
-    everywhere.BoundedMemory,
-    liveness.quiet,
-    delivery.in_order,
-    flow.flow_control,
-    flow.WindowHonoured,
-    flow.purged_by_all,
-    flow.AckHonesty,
-    flow.AckersAreMembers,
-    delivery.InItsView,
-    flow.SameBytesAgain,
-    delivery.prefix_of_the_dead,
-    liveness.delivered_in_time,
-    liveness.drained,
-    liveness.unblocked,
-    liveness.calm_under_overload,
+MULTICAST = (
+    *_rules("G1 G2 G3 G5 G8 N1 N3 N4 N5 N6 N7 N8 N10 N11 N-L1 N-L2 N-L3 N-L5"),
     *VIEWS,
     *MEMBERSHIP,
 )
 """For messages to the group, and for its views."""
 
-UNICAST: tuple[Rule, ...] = (
-    everywhere.at_most_once,
-    everywhere.silent_dead,
-    views.view_order,
-    everywhere.BoundedMemory,
-    unicast_liveness.quiet_pairs,
-    unicast.in_turn,
-    unicast.Acknowledged,
-    unicast.HighestAgain,
-    unicast.Selective,
-    connections.StateMachine,
-    connections.WindowsOpenRight,
-    connections.LateIsNothing,
-    connections.NothingLostInSilence,
-    connections.ExpiresInTime,
-    unicast_liveness.delivered_to_one,
-    unicast_liveness.acked_in_time,
-    unicast_liveness.AcksSoon,
-    unicast_liveness.IdleIsGone,
-    unicast_liveness.GivenUpInTime,
-    unicast_liveness.HighestSoonAgain,
-    sync.delivered_before_purged,
-    sync.no_endless_repair,
-    sync.once_across_syncs,
-    sync.OneConnectionPerDrop,
-    sync.OneDirection,
-    sync.flows_again,
-    sync.SyncIsCheap,
-    sync.SyncEnds,
+UNICAST = _rules(
+    "G2 G3 VS1 G5 G8 S1 S2 S3 S4 S5 S6 S7 S8 S9 S-L1 S-L2 S-L3 S-L4 S-L5 S-L6 "
+    "Y1 Y2 Y3 Y4 Y5 Y-L1 Y-L2 Y-L3",
+    _OF_PAIRS,
 )
 """For unicast, G2 to Y-L3."""
 
-GROUP: tuple[Rule, ...] = (
-    *MULTICAST,
-    unicast.in_turn,
-    unicast.Acknowledged,
-    connections.NothingLostInSilence,
-)
+GROUP = (*MULTICAST, *_rules("S1 S2 S8", _OF_PAIRS))
 """For whole nodes: the same, and that messages to one member come too."""
 
-STATE: tuple[Rule, ...] = (
-    state.as_its_provider_had_it,
-    state.once_behind_its_state,
-    state.state_is_what_was_handed,
-    state.lost_only_if_nobody_has_it,
-    state.state_in_time,
-)
-"""For groups whose applications have a state, T1 to T-L1."""
+STATE = _rules("T1 T2 T3 T4 T-L1")
+"""For groups whose applications have a state."""
 
-UNIFORM: tuple[Rule, ...] = (
-    *GROUP,
-    views.uniform_in_all,
-    uniform.received_by_all,
-    uniform.valid,
-    uniform.nothing_left,
-    uniform.three_delays,
-)
+UNIFORM = (*GROUP, *_rules("VS6 U3 U5 U7 U-L1"))
 """For groups with the uniform stream."""
 
 BY_PROTOCOL = {

@@ -6,7 +6,6 @@ HS), "R" the receiver's (hd is what its application was handed).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,31 +17,16 @@ from ringcast.rules.replay import (
     Entries,
     Watch,
     arrived,
-    conn_of,
     delivered_stream,
-    heard_stream,
     is_gone,
-    is_prompt,
     left,
-    of_peer,
-    peer_of,
     sent_stream,
-    side_of,
 )
-from ringcast.trace.rows import (
-    CONN,
-    RX,
-    TAIL,
-    TICK,
-    TX,
-    UNICAST_DELIVER,
-    UNICAST_SEND,
-)
+from ringcast.trace.rows import CONN, RX, TAIL, TICK, TX, UNICAST_DELIVER, UNICAST_SEND
 
 if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
-    from ringcast.rules.replay import Entry
     from ringcast.trace.rows import Row
 
 PROOF_DATAGRAMS = 3
@@ -62,14 +46,14 @@ def in_turn(run: Run, found: Findings) -> None:
             due = 1 if earlier is None else earlier.seqno2 + 1
             if row is not None and (row.seqno != due or row.seqno2 < row.seqno):
                 found.violate(
-                    f"{row.member} delivers {_run(row)} of {_stream(row)}, due was {due}",
+                    f"{row.member} delivers {row.run} of {_stream(row)}, due was {due}",
                     *(earlier, row),
                 )
         sent = sent_by.get(stream, NOWHERE)
         for mark, through, row in progress(rows, delivered_stream)[stream]:
             if sent.at(mark) < through:
                 found.violate(
-                    f"{row.member} delivers {_run(row)} of {_stream(row)}; by then "
+                    f"{row.member} delivers {row.run} of {_stream(row)}; by then "
                     f"{sent.at(mark)} were sent",
                     *(sent.row_at(mark), row),
                 )
@@ -85,7 +69,6 @@ class Acknowledged(Watch):
     events = (*Entries.EVENTS, RX, TX, UNICAST_DELIVER)
 
     def see(self, rows: list[Row]) -> None:
-        acks = arrived(rows, "uack")
         for row in rows:
             if row.event == UNICAST_DELIVER:
                 self.take(row, row.seqno2)
@@ -94,29 +77,27 @@ class Acknowledged(Watch):
                     self._judge_ack(row)
             elif row.event != RX:
                 if row.kind == "S":
-                    self._judge_window(row, acks)
+                    self._judge_window(row, arrived(rows, "uack"))
                 elif row.event == CONN:
                     self.take(row, row.hd)  # a window may begin after what was delivered before
                 self.entries.update(row)
 
     def _judge_ack(self, row: Row) -> None:
         self.found.premises += 1
-        taken = self.taken[heard_stream(row)]
+        taken = self.taken[row.epoch]
         if row.hd > taken:
             self.found.violate(
                 f"{row.member} acks {row.peer} through {row.hd}, taken were {taken}", row
             )
 
     def _judge_window(self, row: Row, acks: list[Row]) -> None:
-        side = side_of("S", row)
-        known = self.entries.now(side)
-        if known is not None and known.row.epoch != row.epoch:
-            known = None
-        low = 0 if known is None else known.row.low
+        known = self.entries.now("S")
+        earlier = known.row if known is not None and known.row.epoch == row.epoch else None
+        low = 0 if earlier is None else earlier.low
         if row.low < low:
             self.found.violate(
                 f"{row.member}: what {row.peer} acknowledged falls from {low} to {row.low}",
-                *(known and known.row, row),
+                *(earlier, row),
             )
         if row.low > row.hr:
             self.found.violate(f"{row.member} sent {row.hr}, acknowledged are {row.low}", row)
@@ -124,17 +105,16 @@ class Acknowledged(Watch):
             return
         self.found.premises += 1
         # The connection may have changed in this very input, before or after the ack.
-        begun = self.entries.before(side, row.mono_ns)
+        begun = self.entries.before("S")
         oldest = begun.conn if begun is not None else (row.epoch, FIRST_CONN_ID)
         valid = [
-            ack
+            ack.hd
             for ack in acks
-            if (ack.peer, ack.peer_inc) == side[1:]
-            and oldest <= conn_of(ack) <= conn_of(row)
+            if oldest <= ack.conn_key <= row.conn_key
             and ack.epoch == row.epoch
             and ack.hd <= row.hr
         ]
-        if row.low > max((ack.hd for ack in valid), default=0):
+        if row.low > max(valid, default=0):
             self.found.violate(
                 f"{row.member} purges {low + 1}..{row.low} to {row.peer}; no ack on connection "
                 f"{row.epoch}.{row.conn} allows it",
@@ -156,30 +136,26 @@ class HighestAgain(Watch):
     events = (TICK, TAIL, CONN, RX, TX)
 
     def begin(self) -> None:
-        self.ticks: dict[tuple[str, int], Row] = {}
-        self.tails: dict[tuple[str, int], list[Row]] = {}
+        self.tick: Row | None = None
+        self.tails: list[Row] = []
         """The last ones, since HA or HS has changed."""
-        self.heard: set[tuple[str, int, int]] = set()
-        """Whose receivers have said something, and of which stream."""
+        self.heard: set[int] = set()
+        """The streams, by epoch, of which the receiver has said something."""
 
     def see(self, rows: list[Row]) -> None:
         said = arrived(rows, "uack", "unack", "sync", "sync_ack")
-        now_heard = {heard_stream(row) for row in said}
+        now_heard = {row.epoch for row in said}
+        sent = left(rows, "udata")
         for row in rows:
             if row.event == TAIL:
-                self._judge_tail(row, left(rows, "udata"), now_heard)
+                self._judge_tail(row, sent, now_heard)
         self.heard |= now_heard
-        ticks = [row for row in rows if row.event == TICK]
-        if not ticks:
-            return
-        gone = {peer_of(row) for row in rows if is_gone(row) and row.kind == "S"}
-        again = [row for row in left(rows, "udata") if row.again]
-        for tick in ticks:
-            peer = tick.peer, tick.peer_inc
-            earlier = self.ticks.get(peer)
-            self.ticks[peer] = tick
-            if peer not in gone:  # given up before the tick came to it
-                self._judge(earlier, tick, again)
+        is_removed = any(is_gone(row) and row.kind == "S" for row in rows)
+        for row in rows:
+            if row.event == TICK:
+                earlier, self.tick = self.tick, row
+                if not is_removed:  # given up before the tick came to it
+                    self._judge(earlier, row, [row for row in sent if row.again])
 
     def _judge(self, earlier: Row | None, tick: Row, again: list[Row]) -> None:
         is_same = earlier is not None and _pair(earlier) == _pair(tick)
@@ -191,43 +167,37 @@ class HighestAgain(Watch):
                 f"acknowledged {tick.low}, sent {tick.hr}",
                 *(earlier, tick),
             )
-        elif due and is_prompt(tick, self.facts):
-            mine = of_peer(again, peer_of(tick))
-            if not any(row.seqno == row.seqno2 == tick.hr for row in mine):
-                self.found.violate(
-                    f"{tick.member} does not send {tick.hr} again to {tick.peer}, but something "
-                    f"else",
-                    *(tick, *mine),
-                )
+        elif (
+            due
+            and self.is_prompt(tick)
+            and not any(row.seqno == row.seqno2 == tick.hr for row in again)
+        ):
+            text = f"{tick.member} does not send {tick.hr} again to {tick.peer}, but something else"
+            self.found.violate(text, tick, *again)
 
-    def _judge_tail(self, tail: Row, sent: list[Row], now_heard: set[tuple[str, int, int]]) -> None:
-        stream = tail.peer, tail.peer_inc, tail.epoch
-        is_opening = tail.hr > 1 and stream not in self.heard
+    def _judge_tail(self, tail: Row, sent: list[Row], now_heard: set[int]) -> None:
+        is_opening = tail.hr > 1 and tail.epoch not in self.heard
         seqnos = [1, tail.hr] if is_opening else [tail.hr]
         if tail.low >= tail.hr:
             self.found.violate(f"{tail.member} resends what {tail.peer} has acknowledged", tail)
-        elif tail.again != len(seqnos) and stream not in now_heard:
+        elif tail.again != len(seqnos) and tail.epoch not in now_heard:
             self.found.violate(
                 f"{tail.member} resends {tail.again} messages to {tail.peer}, due were {seqnos}",
                 tail,
             )
-        elif is_prompt(tail, self.facts):
-            mine = of_peer(sent, stream[:2])
-            if not any(row.seqno <= tail.hr <= row.seqno2 for row in mine):
-                self.found.violate(
-                    f"{tail.member} does not resend {tail.hr} to {tail.peer}, but something else",
-                    *(tail, *mine),
-                )
+        elif self.is_prompt(tail) and all(_lacks(row, tail.hr) for row in sent):
+            text = f"{tail.member} does not resend {tail.hr} to {tail.peer}, but something else"
+            self.found.violate(text, tail, *sent)
         self._judge_pause(tail)
 
     def _judge_pause(self, tail: Row) -> None:
-        earlier = self.tails.get(tail_key := (tail.peer, tail.peer_inc), [])
+        earlier = self.tails
         if not earlier or _pair(earlier[-1]) != _pair(tail):
-            self.tails[tail_key] = [tail]
+            self.tails = [tail]
             return
-        self.tails[tail_key] = [earlier[-1], tail]
+        self.tails = [earlier[-1], tail]
         first = earlier[0]
-        if not is_prompt(first, self.facts):
+        if not self.is_prompt(first):
             return
         pause_ns = tail.mono_ns - earlier[-1].mono_ns
         due_ns = 2 * (earlier[-1].mono_ns - first.mono_ns) if len(earlier) > 1 else pause_ns
@@ -237,6 +207,10 @@ class HighestAgain(Watch):
                 f"due was {min(due_ns, self.facts.tau_ns)}",
                 *(*earlier, tail),
             )
+
+
+def _lacks(row: Row, seqno: int) -> bool:
+    return not row.seqno <= seqno <= row.seqno2
 
 
 def _pair(tick: Row) -> tuple[int, int, int]:
@@ -252,76 +226,51 @@ class Selective(Watch):
     events = (*Entries.EVENTS, RX, TX)
 
     def begin(self) -> None:
-        self.announced: defaultdict[tuple[str, int, int], int] = defaultdict(int)
+        self.announced: dict[int, int] = {}
+        """By epoch, how far the stream is known to go."""
 
     def see(self, rows: list[Row]) -> None:
         known = dict(self.announced)
-        data = arrived(rows, "udata")
         for row in arrived(rows, "udata", "sync_ok"):
             through = row.seqno2 if row.kind == "udata" else row.hr
-            self.announced[heard_stream(row)] = max(self.announced[heard_stream(row)], through)
+            self.announced[row.epoch] = max(self.announced.get(row.epoch, 0), through)
         self.entries.update_all(rows)
         for row in left(rows, "unack", "udata"):
             if row.kind == "udata":
                 self._judge_data(row)
             else:
-                self._judge_request(row, known, data)
+                self._judge_request(row, known.get(row.epoch, 0), arrived(rows, "udata"))
 
-    def _judge_request(
-        self, row: Row, known: dict[tuple[str, int, int], int], data: list[Row]
-    ) -> None:
+    def _judge_request(self, row: Row, known: int, data: list[Row]) -> None:
         self.found.premises += 1
-        stream = heard_stream(row)
-        if row.seqno2 > self.announced[stream]:
-            self.found.violate(
-                f"{row.member} asks {row.peer} for {_run(row)}, heard of were "
-                f"{self.announced[stream]}",
-                row,
-            )
-        later = sum(
-            (frame.peer, frame.peer_inc, frame.epoch) == stream and frame.seqno > row.seqno
-            for frame in data
-        )
-        if known.get(stream, 0) < row.seqno and later < PROOF_DATAGRAMS:
-            self.found.violate(
-                f"{row.member} asks {row.peer} for {_run(row)} at first sight of the gap",
-                *(*data, row),
-            )
+        asks, announced = f"{row.member} asks {row.peer} for", self.announced.get(row.epoch, 0)
+        if row.seqno2 > announced:
+            self.found.violate(f"{asks} {row.run}, heard of were {announced}", row)
+        later = sum(frame.epoch == row.epoch and frame.seqno > row.seqno for frame in data)
+        if known < row.seqno and later < PROOF_DATAGRAMS:
+            self.found.violate(f"{asks} {row.run} at first sight of the gap", *data, row)
         shown = self._shown("R", row)
-        if not shown:
-            return
-        received = min(entry.row.received for entry in shown)
-        is_highest = all(entry.row.hr == row.seqno2 > entry.row.received for entry in shown)
-        if row.seqno <= received or is_highest:
-            self.found.violate(
-                f"{row.member} asks {row.peer} for {_run(row)}, some of which it holds",
-                *(*(entry.row for entry in shown), row),
-            )
+        received = min((each.received for each in shown), default=-1)
+        is_highest = all(each.hr == row.seqno2 > each.received for each in shown)
+        if shown and (row.seqno <= received or is_highest):
+            self.found.violate(f"{asks} {row.run}, some of which it holds", *shown, row)
 
     def _judge_data(self, row: Row) -> None:
         self.found.premises += row.again
         shown = self._shown("S", row)
-        if not shown:
-            return
-        low = min(entry.row.low for entry in shown)
-        high = max(entry.row.hr for entry in shown)
-        if not low < row.seqno <= row.seqno2 <= high:
+        low = min((each.low for each in shown), default=0)
+        high = max((each.hr for each in shown), default=0)
+        if shown and not low < row.seqno <= row.seqno2 <= high:
             self.found.violate(
-                f"{row.member} sends {_run(row)} to {row.peer}, its window holds {low + 1}..{high}",
-                *(*(entry.row for entry in shown), row),
+                f"{row.member} sends {row.run} to {row.peer}, its window holds {low + 1}..{high}",
+                *(*shown, row),
             )
 
-    def _shown(self, kind: str, row: Row) -> list[Entry]:
+    def _shown(self, kind: str, row: Row) -> list[Row]:
         """The entry that a frame speaks for, where the frame is as new as the entry's rows."""
-        if not is_prompt(row, self.facts):
-            return []
-        entries = self.entries.lately(side_of(kind, row), row.mono_ns)
-        return [entry for entry in entries if entry.row.epoch == row.epoch]
-
-
-def _run(row: Row) -> str:
-    return f"{row.seqno}..{row.seqno2}"
+        shown = [entry.row for entry in self.entries.lately(kind)]
+        return [each for each in shown if each.epoch == row.epoch and self.is_prompt(row)]
 
 
 def _stream(row: Row) -> str:
-    return f"{row.peer}#{row.peer_inc} epoch {row.epoch}"
+    return f"{row.peer_member} epoch {row.epoch}"

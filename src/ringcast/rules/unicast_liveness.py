@@ -6,7 +6,6 @@ began before counts from there.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -17,14 +16,12 @@ from ringcast.rules.liveness import NO_COMMON_CLOCK, late, quiet_since
 from ringcast.rules.replay import (
     ROUNDING_NS,
     Entries,
+    Waiting,
     Watch,
     arrived,
-    conn_of,
     delivered_stream,
     is_gone,
-    is_prompt,
     sent_stream,
-    side_of,
     side_stream,
 )
 from ringcast.trace.rows import (
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
 
     from ringcast.rules.evidence import Progress, Run
     from ringcast.rules.findings import Findings
-    from ringcast.rules.replay import Side, Stream
+    from ringcast.rules.replay import Stream
     from ringcast.trace.rows import Facts, Row
 
 
@@ -114,11 +111,11 @@ class Journal:
         ends = {row.seqno: row for row in rows if row.detail != "asked"}
         return [(row, ends.get(row.seqno)) for row in rows if row.detail == "asked"]
 
-    def has_sync(self, stream: Stream, since_ns: int, until_ns: int) -> bool:
+    def has_sync(self, stream: Stream, since_ns: int, end: Row | None) -> bool:
         """Whether the receiver was asking in that time."""
         return any(
-            asked.mono_ns <= until_ns and (ended is None or ended.mono_ns >= since_ns)
-            for asked, ended in self.sync_requests(stream)
+            asked.mono_ns <= self.run.until_ns(end) and (done is None or done.mono_ns >= since_ns)
+            for asked, done in self.sync_requests(stream)
         )
 
     def _is_given_up(self, stream: Stream, seqno: int) -> bool:
@@ -139,17 +136,13 @@ def delivered_to_one(run: Run, found: Findings) -> None:
         """Judge one send; whether it came too late, or not at all."""
         since_ns = max(facts.gst_ns or 0, row.mono_ns, journal.joined_ns(stream))
         arrival = reached.reached(row.seqno2)
-        until_ns = arrival.mono_ns if arrival else facts.end_ns
-        with_sync = journal.has_sync(stream, since_ns, until_ns)
+        with_sync = journal.has_sync(stream, since_ns, arrival)
         missing = max(0, row.seqno2 - journal.delivered.get(stream, NOWHERE).at(since_ns))
-        waited_ns = max(0, until_ns - since_ns)
+        bound_ns = delivery_bound_ns(facts, missing, with_sync=with_sync) + more_ns
+        name = f"{row.member} to {row.peer}: {row.run} of epoch {row.epoch}"
         return found.wait(
-            waited_ns,
-            delivery_bound_ns(facts, missing, with_sync=with_sync) + more_ns,
-            arrival,
-            f"{row.member} to {row.peer}: {row.seqno}..{row.seqno2} of epoch {row.epoch} not "
-            f"{what} for {waited_ns} ns",
-            *(row, arrival or reached.row),
+            *(run.waited_ns(since_ns, arrival), bound_ns, arrival),
+            *(f"{name} not {what} for {{}} ns", row, arrival or reached.row),
         )
 
     for stream, owed in journal.owed():
@@ -183,20 +176,15 @@ def acked_in_time(run: Run, found: Findings) -> None:
             continue
         acked = journal.acked.get(stream, NOWHERE)
         arrival = acked.reached(last.seqno2)
-        until_ns = arrival.mono_ns if arrival else facts.end_ns
-        moves = [row for kind in "SR" for row in journal.conns.get((kind, stream), ())]
-        moved_ns = max((row.mono_ns for row in moves if row.mono_ns < until_ns), default=0)
+        moved = [row.mono_ns for kind in "SR" for row in journal.conns.get((kind, stream), ())]
+        moved_ns = max((at for at in moved if at < run.until_ns(arrival)), default=0)
         since_ns = max(facts.gst_ns or 0, delivery.mono_ns, moved_ns)
         bound_ns = ack_bound_ns(facts)
-        if journal.has_sync(stream, since_ns, until_ns):
+        if journal.has_sync(stream, since_ns, arrival):
             bound_ns += sync_bound_ns(facts)
-        waited_ns = max(0, until_ns - since_ns)
+        text = f"{last.member} does not know for {{}} ns that {last.peer} has delivered"
         found.wait(
-            waited_ns,
-            bound_ns,
-            arrival,
-            f"{last.member} does not know for {waited_ns} ns that {last.peer} has delivered "
-            f"{last.seqno2}",
+            *(run.waited_ns(since_ns, arrival), bound_ns, arrival, f"{text} {last.seqno2}"),
             *(last, delivery, arrival or acked.row),
         )
 
@@ -212,51 +200,36 @@ class AcksSoon(Watch):
     events = (*Entries.EVENTS, RX, TX, UNICAST_DELIVER)
 
     def begin(self) -> None:
-        self.waiting: dict[Side, list[tuple[int, Row]]] = {}
-        """What an ack must reach, and since when, for each sender."""
+        self.waiting: list[Row] = []
+        """What an ack must reach."""
 
     def see(self, rows: list[Row]) -> None:
         for row in rows:
-            side = side_of("R", row)
-            if row.event == UNICAST_DELIVER:
-                self._wait(side, row.seqno2, row)
-            elif row.event == RX:
-                entry = self.entries.now(side)
-                is_current = entry is not None and entry.conn == conn_of(row)
-                if row.kind == "udata" and entry and is_current and row.seqno2 <= entry.row.hd:
-                    self._wait(side, row.seqno2, row)
-            elif row.event == TX:
-                if row.kind == "uack":
-                    self._settle(side, row)
-            else:
-                entry = self.entries.now(side)
-                has_moved = row.event == CONN and entry is not None and entry.conn != conn_of(row)
+            entry = self.entries.now("R")
+            is_current = entry is not None and entry.conn == row.conn_key
+            is_owed = row.event == UNICAST_DELIVER
+            if row.event == RX and row.kind == "udata" and entry and is_current:
+                is_owed = row.seqno2 <= entry.row.hd
+            if is_owed and self.is_prompt(row):
+                self.waiting.append(row)
+            elif row.event == TX and row.kind == "uack":
+                for since in self.waiting:
+                    if since.seqno2 <= row.hd:
+                        self._judge(since, row)
+                self.waiting = [since for since in self.waiting if since.seqno2 > row.hd]
+            elif row.event in Entries.EVENTS:
+                has_moved = row.event == CONN and entry is not None and not is_current
                 if row.kind == "R" and (is_gone(row) or has_moved):
-                    self.waiting.pop(side, None)
+                    self.waiting = []
                 self.entries.update(row)
 
     def close(self) -> None:
-        if self.is_live:
-            for waiting in self.waiting.values():
-                self._judge(waiting[0][1], self.facts.end_ns, None)
+        if self.waiting and self.is_live:
+            self._judge(self.waiting[0], None)
 
-    def _wait(self, side: Side, through: int, row: Row) -> None:
-        if is_prompt(row, self.facts):
-            self.waiting.setdefault(side, []).append((through, row))
-
-    def _settle(self, side: Side, ack: Row) -> None:
-        waiting = self.waiting.pop(side, [])
-        for through, row in waiting:
-            if through <= ack.hd:
-                self.found.premises += 1
-                self._judge(row, ack.mono_ns, ack)
-        rest = [(through, row) for through, row in waiting if through > ack.hd]
-        if rest:
-            self.waiting[side] = rest
-
-    def _judge(self, row: Row, now_ns: int, ack: Row | None) -> None:
-        text = f"{row.member} does not acknowledge {row.peer}:{row.seqno2} for {{}} ns"
-        self.lasted(row, now_ns, ack, self.facts.ack_interval_ns, text, ROUNDING_NS)
+    def _judge(self, since: Row, ack: Row | None) -> None:
+        text = f"{since.member} does not acknowledge {since.peer}:{since.seqno2} for {{}} ns"
+        self.lasted(since, ack, self.facts.ack_interval_ns, text, ROUNDING_NS)
 
 
 class IdleIsGone(Using):
@@ -272,144 +245,105 @@ class IdleIsGone(Using):
 
     def begin(self) -> None:
         super().begin()
-        self.delivered: dict[Side, Row] = {}
+        self.delivered: dict[str, Row] = {}
 
     def see(self, rows: list[Row]) -> None:
         for row in rows:
             if row.event == UNICAST_DELIVER:
-                self.delivered[side_of("R", row)] = row
+                self.delivered["R"] = row
             elif is_gone(row):
-                self._judge(side_of(row.kind, row), row.mono_ns, row)
-                self.delivered.pop(side_of(row.kind, row), None)
+                self._judge(row.kind, row)
+                self.delivered.pop(row.kind, None)
             self.note(row)
 
     def close(self) -> None:
-        if self.is_live:
-            for side, _ in self.entries:
-                self._judge(side, self.facts.end_ns, None)
+        for kind, _ in self.entries if self.is_live else ():
+            self._judge(kind, None)
 
-    def _judge(self, side: Side, now_ns: int, gone: Row | None) -> None:
-        used, entry = self.used.get(side), self.entries.now(side)
-        gst_ns = self.facts.gst_ns
+    def _judge(self, kind: str, gone: Row | None) -> None:
+        used, entry, gst_ns = self.used.get(kind), self.entries.now(kind), self.facts.gst_ns
         if gst_ns is None or not self.facts.expiry_ns or used is None or entry is None:
             return
-        row = entry.row
-        if now_ns <= gst_ns or (row.low < row.hr if side[0] == "S" else row.hd < row.received):
+        row, now_ns = entry.row, gone.mono_ns if gone else self.facts.end_ns
+        if now_ns <= gst_ns or (row.low < row.hr if kind == "S" else row.hd < row.received):
             return
-        last = max(
-            used.perhaps, self.delivered.get(side, used.perhaps), key=lambda row: row.mono_ns
-        )
-        self.found.premises += gone is not None
+        ends = used.perhaps, self.delivered.get(kind, used.perhaps)
         bound_ns = self.facts.expiry_ns + self.facts.close_ns + 2 * self.facts.tau_ns
-        text = f"{row.member} still has the idle connection with {side[1]} after {{}} ns"
-        self.lasted(last, now_ns, gone, bound_ns, text)
+        text = f"{row.member} still has the idle connection with {row.peer} after {{}} ns"
+        self.lasted(max(ends, key=attrgetter("mono_ns")), gone, bound_ns, text)
 
 
-class GivenUpInTime(Watch):
+class GivenUpInTime(Waiting):
     """A member that answers nothing is given up after the retransmission time, within a tick, and
-    not before."""
+    not before. The time runs since something is unacknowledged and nothing was heard."""
 
     id = "S-L5"
     title = "a member that never answers is given up in time"
     events = (*Entries.EVENTS, RX, VIEW, STOP)
 
-    def begin(self) -> None:
-        self.waiting: dict[Side, Row] = {}
-        """Since when something is unacknowledged and nothing was heard."""
-
     def see(self, rows: list[Row]) -> None:
         is_told = any(row.event in (VIEW, STOP) for row in rows)
-        for row in arrived(rows, "uack", "unack", "sync", "sync_ack"):
-            if side_of("S", row) in self.waiting:
-                self.waiting[side_of("S", row)] = row
+        said = arrived(rows, "uack", "unack", "sync", "sync_ack")
+        if self.since is not None and said:
+            self.since = said[-1]
         for row in rows:
-            if row.event in Entries.EVENTS and row.kind == "S":
-                self._follow(row, is_told=is_told)
+            if row.event not in Entries.EVENTS or row.kind != "S":
+                continue
+            if row.low < row.hr and not is_gone(row):
+                self.since = self.since or row
+                continue
+            since, self.since = self.since, None
+            if is_gone(row) and since is not None and not is_told and self.is_prompt(row):
+                self.judge_wait(since, row)
 
-    def close(self) -> None:
-        if self.is_live and self.facts.gst_ns is not None:
-            for since in self.waiting.values():
-                self._judge(since, self.facts.end_ns, None)
-
-    def _follow(self, row: Row, *, is_told: bool) -> None:
-        side = side_of("S", row)
-        self.entries.update(row)
-        if is_gone(row):
-            since = self.waiting.pop(side, None)
-            if since is not None and not is_told and is_prompt(row, self.facts):
-                self.found.premises += 1
-                self._judge(since, row.mono_ns, row)
-        elif row.low < row.hr:
-            self.waiting.setdefault(side, row)
-        else:
-            self.waiting.pop(side, None)
-
-    def _judge(self, since: Row, now_ns: int, gone: Row | None) -> None:
+    def judge_wait(self, since: Row, end: Row | None) -> None:
         patience_ns = self.facts.max_retransmit_ns
         text = f"{since.member} has heard nothing from {since.peer} for {{}} ns"
-        if self.lasted(since, now_ns, gone, patience_ns + self.facts.tau_ns, text):
+        if self.lasted(since, end, patience_ns + self.facts.tau_ns, text) or end is None:
             return
-        waited_ns = now_ns - since.mono_ns
-        if gone and is_prompt(since, self.facts) and waited_ns < patience_ns - ROUNDING_NS:
+        waited_ns = end.mono_ns - since.mono_ns
+        if self.is_prompt(since) and waited_ns < patience_ns - ROUNDING_NS:
             self.found.violate(
                 f"{since.member} gives {since.peer} up after {waited_ns} ns, it may be silent for "
                 f"{patience_ns}",
-                *(since, gone),
+                *(since, end),
             )
 
 
-class HighestSoonAgain(Watch):
+class HighestSoonAgain(Waiting):
     """While something is unacknowledged, the highest message is retransmitted two ticks after the
-    last progress at the latest."""
+    last progress at the latest: what counts is the first time after healing."""
 
     id = "S-L6"
     title = "the last message is repeated in time while it is not acknowledged"
     events = (*Entries.EVENTS, TX)
 
-    def begin(self) -> None:
-        self.waiting: dict[Side, Row] = {}
-        """The last progress, where the highest message has not been repeated since."""
-
     def see(self, rows: list[Row]) -> None:
-        if self.facts.gst_ns is None:
-            return
-        now_ns = rows[0].mono_ns
-        for row in rows:
-            if row.event == TX:
-                side = side_of("S", row)
-                waiting = self.waiting.get(side)
-                if waiting and row.kind == "udata" and row.again and row.seqno2 >= waiting.hr:
-                    self._judge(side, now_ns, row)
-            elif row.kind == "S":
+        for row in rows if self.facts.gst_ns is not None else ():
+            if row.event in Entries.EVENTS and row.kind == "S":
                 self._follow(row)
-
-    def close(self) -> None:
-        if self.is_live and self.facts.gst_ns is not None:
-            for side in list(self.waiting):
-                self._judge(side, self.facts.end_ns, None)
+            is_again = row.event == TX and row.kind == "udata" and row.again
+            if self.since is None or not is_again or not self.is_prompt(row):
+                continue
+            if row.seqno2 >= self.since.hr:
+                self.judge_wait(self.since, row)
 
     def _follow(self, row: Row) -> None:
-        side = side_of("S", row)
-        entry = self.entries.now(side)
+        entry = self.entries.now("S")
         self.entries.update(row)
         has_stood = entry is not None and _acked_and_sent(entry.row) == _acked_and_sent(row)
         if has_stood and not is_gone(row):
             return
-        if side in self.waiting:
-            self._judge(side, row.mono_ns, None)
+        if self.since is not None:
+            self.judge_wait(self.since, None, row.mono_ns)
         if row.low < row.hr and not is_gone(row):
-            self.waiting[side] = row
+            self.since = row
 
-    def _judge(self, side: Side, now_ns: int, again: Row | None) -> None:
+    def judge_wait(self, since: Row, end: Row | None, now_ns: int | None = None) -> None:
         """Something has ended the wait: the repeat, progress, or the end of the run."""
-        row = self.waiting[side]
-        assert self.facts.gst_ns is not None
-        if now_ns <= self.facts.gst_ns and again is not None:
-            return  # what counts is the first one after healing
-        del self.waiting[side]
-        self.found.premises += again is not None
-        text = f"{row.member} does not send {row.hr} to {row.peer} again for {{}} ns"
-        self.lasted(row, now_ns, again, 2 * self.facts.tau_ns, text, ROUNDING_NS)
+        self.since = None
+        text = f"{since.member} does not send {since.hr} to {since.peer} again for {{}} ns"
+        self.lasted(since, end, 2 * self.facts.tau_ns, text, ROUNDING_NS, now_ns)
 
 
 def _acked_and_sent(row: Row) -> tuple[int, int, int]:
@@ -427,15 +361,11 @@ def quiet_pairs(run: Run, found: Findings) -> None:
     up (S-L5).
     """
     quiet_ns = quiet_since(run, run.rows(UNICAST_SEND), quiet_bound_ns(run.facts), found)
-    noise: defaultdict[tuple[str, int, str, int], list[Row]] = defaultdict(list)
-    for row in run.rows(TX) if quiet_ns is not None else ():
-        if row.kind in QUIET_KINDS:
-            noise[row.node, row.inc, row.peer, row.peer_inc].append(row)
-    for (*_, peer, inc), rows in noise.items():
-        still = late(rows, quiet_ns or 0)
-        is_due = run.lives.is_live((peer, inc)) and f"{peer}#{inc}" not in run.facts.stopped_members
-        if still and is_due:
-            found.violate(
-                f"{still[0].member} still sends {still[-1].kind} to {still[-1].peer}",
-                *(run.phases.end, *still),
-            )
+    if quiet_ns is None:
+        return
+    said = [row for row in run.rows(TX) if row.kind in QUIET_KINDS]
+    for noise in late(said, lambda row: (row.key, row.peer_key), quiet_ns):
+        last, is_reading = noise[-1], noise[-1].peer_member not in run.facts.stopped_members
+        if run.lives.is_live(last.peer_key) and is_reading:
+            text = f"{last.member} still sends {last.kind} to {last.peer}"
+            found.violate(text, run.phases.end, *noise)

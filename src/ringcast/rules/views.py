@@ -1,14 +1,18 @@
-"""VS1–VS7, VS9: virtual synchrony. What is sent in a view is delivered in it, by all who go on."""
+"""VS1–VS7, VS9: virtual synchrony. What is sent in a view is delivered in it, by all who go on.
+U3: when uniform messages are committed; that all who go on deliver the same of them is VS5 and VS6.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import combinations, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
+from ringcast.rules.evidence import NOWHERE, Progress
 from ringcast.rules.findings import rule
-from ringcast.trace.rows import VIEW, split_key
+from ringcast.trace.rows import DELIVER, FREEZE, OPEN, SEND, STOP, TX, VIEW, WIN, split_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +20,9 @@ if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
     from ringcast.rules.history import Stay, Step
-    from ringcast.trace.rows import OriginKey, Row, ViewKey
+    from ringcast.trace.rows import OriginKey, PairKey, Row, ViewKey
+
+NO_RUN_ORDER = "who received what when a commit left: no run order"
 
 
 @rule("VS1", "views come in order and are the same everywhere, with one cut")
@@ -35,7 +41,7 @@ def view_order(run: Run, found: Findings) -> None:
         if row.member not in row.members:
             found.violate(f"{row.member} installs view {row.view} without itself", row)
     for (counter, creator), told in run.by(attrgetter("view_key"), VIEW).items():
-        first = {(row.node, row.inc): row for row in reversed(told)}
+        first = {row.key: row for row in reversed(told)}
         rows = sorted(first.values(), key=attrgetter("node", "inc", "idx"))
         name = f"view {counter} of {creator}"
         lists = {row.members: row for row in reversed(rows)}
@@ -247,14 +253,73 @@ def silent_while_frozen(run: Run, found: Findings) -> None:
             what = "is frozen for" if change and change.event != VIEW else "is in"
             view = "no view" if change is None else f"view {change.view}"
             found.violate(
-                f"{row.member} {what} {view} and sends {row.seqno}..{row.seqno2} in view "
-                f"{row.view}",
-                *(change, row),
+                f"{row.member} {what} {view} and sends {row.run} in view {row.view}", *(change, row)
+            )
+
+
+@rule("U3", "only what every member of the view holds is committed, or delivered before the next")
+def received_by_all(run: Run, found: Findings) -> None:
+    """A sender commits what every member of its view has received, in that view. While a member has
+    not installed the next view it delivers nothing else; but who leaves with it gets what it has
+    sent itself."""
+    received: defaultdict[PairKey, Progress] = defaultdict(Progress)
+    commits: dict[tuple[str, OriginKey, int, str], Row] = {}
+    """The first time that this was said, or done: commits are repeated."""
+    for row in run.rows(TX, DELIVER, SEND, WIN, OPEN):
+        if row.stream != Stream.UNIFORM:
+            continue
+        if row.event == DELIVER:
+            commits.setdefault((row.member, row.origin, row.seqno2, row.event), row)
+        elif row.event == TX:
+            if row.kind == "commit" and row.seqno:  # 0 is nothing
+                commits.setdefault((row.member, row.own_origin, row.seqno, row.event), row)
+        elif row.event == SEND:
+            received[row.node, row.inc, *row.own_origin].rise(row.run_idx, row.seqno2, row)
+        else:
+            through = row.seqno if row.event == OPEN else row.received
+            received[row.pair].rise(row.run_idx, through, row)
+    frozen = {row.key: row for row in run.rows(FREEZE)}
+    left = {row.key for row in run.rows(STOP) if row.detail == "left"}
+    for (_, origin, through, _), row in commits.items():
+        if row.run_idx < 0:
+            found.unknown.add(NO_RUN_ORDER)
+            continue
+        member = row.key
+        views = [view for view in run.lives.views.get(member, []) if view.idx < row.idx]
+        is_there = bool(views) and views[-1].view == row.view
+        is_own = row.event == DELIVER and row.origin == row.own_origin and member in left
+        if row.event == TX and not is_there:
+            found.violate(f"{row.member} commits in view {row.view}, where it is not", row)
+        # Who leaves with a view delivers its own by the cut of that.
+        elif is_there and not (is_own and member in frozen and frozen[member].idx < row.idx):
+            _judge_commit(received, row, origin, through, views[-1], found)
+
+
+def _judge_commit(
+    held: dict[PairKey, Progress],
+    row: Row,
+    origin: OriginKey,
+    through: int,
+    view: Row,
+    found: Findings,
+) -> None:
+    sent = held.get((row.node, row.inc, *origin), NOWHERE)
+    if row.event == TX and through <= sent.at(view.run_idx):
+        return  # it was sent before the view began: the flush brought it to all who need it
+    for member in map(split_key, view.members):
+        found.premises += 1
+        received = held.get((*member, *origin), NOWHERE)
+        if received.at(row.run_idx) < through:
+            does = "delivers" if row.event == DELIVER else "commits"
+            found.violate(
+                f"{row.member} {does} {origin[0]}:{through} in view {view.view}, "
+                f"{member[0]} holds {received.at(row.run_idx)}",
+                *(view, received.row_at(row.run_idx), row),
             )
 
 
 def _delivers(row: Row) -> str:
-    return f"{row.member} delivers {row.peer}:{row.seqno}..{row.seqno2}"
+    return f"{row.member} delivers {row.peer}:{row.run}"
 
 
 def _goes(step: Step) -> str:

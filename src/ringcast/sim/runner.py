@@ -13,7 +13,7 @@ from ringcast.trace.files import trace_hash
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ringcast.rules.table import Verdict
+    from ringcast.rules.findings import Verdict
     from ringcast.sim.nodes import NodeFactory
     from ringcast.sim.options import Options
     from ringcast.trace.rows import Row, Trace

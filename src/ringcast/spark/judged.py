@@ -23,8 +23,13 @@ from typing import TYPE_CHECKING
 
 from ringcast.rules import findings
 from ringcast.rules.delivery import InItsView
-from ringcast.rules.everywhere import BoundedMemory
-from ringcast.rules.flow import AckersAreMembers, AckHonesty, SameBytesAgain, WindowHonoured
+from ringcast.rules.flow import (
+    AckersAreMembers,
+    AckHonesty,
+    BoundedMemory,
+    SameBytesAgain,
+    WindowHonoured,
+)
 from ringcast.rules.table import BY_PROTOCOL, verdicts
 from ringcast.spark.reading import over_items, row_of
 from ringcast.spark.report import VIOLATIONS_SHOWN_MAX, Verdict, Violation, verdict_id

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ringcast.rules.delivery import InItsView, in_order, prefix_of_the_dead
-from ringcast.rules.everywhere import at_most_once
+from ringcast.rules.delivery import InItsView, at_most_once, in_order, prefix_of_the_dead
 from ringcast.rules.table import BY_PROTOCOL, VIEWS, verdicts
 from ringcast.rules.views import uniform_in_all, view_order
 from ringcast.spark.contents import compare_content, minus, ranges

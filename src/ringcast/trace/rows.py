@@ -193,6 +193,25 @@ class Row(NamedTuple):
         return f"{self.node}#{self.inc}"
 
     @property
+    def key(self) -> MemberKey:
+        """The row's own node."""
+        return self.node, self.inc
+
+    @property
+    def peer_key(self) -> MemberKey:
+        return self.peer, self.peer_inc
+
+    @property
+    def peer_member(self) -> str:
+        """The member key of the peer."""
+        return f"{self.peer}#{self.peer_inc}"
+
+    @property
+    def run(self) -> str:
+        """Its messages, in words."""
+        return f"{self.seqno}..{self.seqno2}"
+
+    @property
     def origin(self) -> OriginKey:
         """Whose messages the row speaks of, where it names a peer."""
         return self.peer, self.peer_inc, self.stream
@@ -206,6 +225,11 @@ class Row(NamedTuple):
     def pair(self) -> PairKey:
         """The row's own node as a receiver of that origin."""
         return self.node, self.inc, self.peer, self.peer_inc, self.stream
+
+    @property
+    def conn_key(self) -> tuple[int, int]:
+        """Connections of one direction: a newer one is greater."""
+        return self.epoch, self.conn
 
     @property
     def view_key(self) -> ViewKey:

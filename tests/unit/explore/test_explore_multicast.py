@@ -17,7 +17,6 @@ from ringcast.events import Delivered
 from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.explorer import STALL
 from ringcast.explore.scenarios import SCENARIOS as ALL
-from ringcast.explore.system import explore_scenario
 from ringcast.model import Run, Stream
 from ringcast.protocols.views.halves import ViewSender
 from ringcast.protocols.views.streams import ViewStreams
@@ -43,7 +42,7 @@ SMALL = [
 
 @pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.name)
 def test_nothing_goes_wrong_in_small_groups(scenario: Scenario) -> None:
-    report = explore_scenario(scenario)
+    report = scenario.explore()
     assert report.complete
     assert report.violations == []
     assert report.states > 500
@@ -52,39 +51,39 @@ def test_nothing_goes_wrong_in_small_groups(scenario: Scenario) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
 def test_nothing_goes_wrong(scenario: Scenario) -> None:
-    report = explore_scenario(scenario)
+    report = scenario.explore()
     assert report.complete
     assert report.violations == []
     assert report.states > 4_000
 
 
 def stall_of(scenario: Scenario, multicast: type) -> list[str]:
-    report = explore_scenario(scenario, multicast)
+    report = scenario.explore(multicast)
     assert report.complete
     (witness,) = [found.witness for found in report.violations if found.kind == STALL]
     return witness
 
 
 def test_without_highest_a_lost_last_message_is_never_missed() -> None:
-    witness = stall_of(PAIR, ABLATIONS["multicast"]["highest"].protocol)
+    witness = stall_of(PAIR, ABLATIONS["multicast"]["highest"].parts["protocol"])
     assert witness == ["B: sends #1  [sends B→A Data 1..1]", "LOST: B→A Data 1..1"]
 
 
 def test_without_the_reack_a_lost_last_ack_pins_the_sender() -> None:
-    witness = stall_of(PAIR, ABLATIONS["multicast"]["reack"].protocol)
+    witness = stall_of(PAIR, ABLATIONS["multicast"]["reack"].parts["protocol"])
     assert len(witness) == 4
     assert witness[-1] == "LOST: A→B Ack received=1 delivered=1"
 
 
 def test_a_uniform_message_waits_until_all_hold_it() -> None:
     hold = ABLATIONS["multicast"]["hold"]
-    (found,) = explore_scenario(hold.scenario, hold.protocol, stop_at_violation=True).violations
+    (found,) = hold.scenario.explore(hold.parts["protocol"], stop_at_violation=True).violations
     assert found.kind == hold.finding
     assert found.witness[-1] == "B: takes  [gets B#1]"
 
 
 def test_a_limit_is_no_proof() -> None:
-    report = explore_scenario(PAIR, ABLATIONS["multicast"]["highest"].protocol, max_seconds=0)
+    report = PAIR.explore(ABLATIONS["multicast"]["highest"].parts["protocol"], max_seconds=0)
     assert not report.complete
     assert report.violations == []
 
@@ -153,7 +152,7 @@ class Fragile(ViewStreams):
 )
 def test_a_planted_defect_is_found(multicast: type[ViewStreams], finding: str) -> None:
     size = 3 if multicast is PurgingAtFirstAck else 2
-    kinds = [v.kind for v in explore_scenario(replace(PAIR, size=size), multicast).violations]
+    kinds = [v.kind for v in replace(PAIR, size=size).explore(multicast).violations]
     assert any(finding in kind for kind in kinds), kinds
 
 
@@ -168,10 +167,9 @@ def test_a_scenario_says_what_it_is() -> None:
 COUNT = """
 from dataclasses import replace
 from ringcast.explore.scenarios import SCENARIOS
-from ringcast.explore.system import explore_scenario
 from ringcast.explore.ablations import ABLATIONS
 without = ABLATIONS["multicast"]["highest"]
-report = explore_scenario(replace(without.scenario, messages=1), without.protocol)
+report = replace(without.scenario, messages=1).explore(without.parts["protocol"])
 print(report.states, report.transitions, [found.witness for found in report.violations])
 """
 

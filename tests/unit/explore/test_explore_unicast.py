@@ -15,7 +15,7 @@ from ringcast.events import Delivered, GapSkipped, Undeliverable
 from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.explorer import STALL
 from ringcast.explore.scenarios import SCENARIOS
-from ringcast.explore.system import Fault, explore_scenario
+from ringcast.explore.system import Fault
 from ringcast.explore.unicast import LATE_EFFECT, B, UnicastSystem
 from ringcast.model import Run
 from ringcast.protocols.unicast import ReliableUnicast
@@ -71,19 +71,19 @@ def assert_nothing_is_wrong(report: Report) -> None:
 
 @pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.name)
 def test_nothing_goes_wrong_in_small_scenarios(scenario: Scenario) -> None:
-    assert_nothing_is_wrong(explore_scenario(scenario))
+    assert_nothing_is_wrong(scenario.explore())
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
 def test_nothing_goes_wrong(scenario: Scenario) -> None:
-    assert_nothing_is_wrong(explore_scenario(scenario))
+    assert_nothing_is_wrong(scenario.explore())
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("scenario", WITH_CAPACITY_TWO, ids=lambda scenario: scenario.name)
 def test_nothing_goes_wrong_with_capacity_two(scenario: Scenario) -> None:
-    assert_nothing_is_wrong(explore_scenario(scenario))
+    assert_nothing_is_wrong(scenario.explore())
 
 
 # What each rule is for.
@@ -91,8 +91,9 @@ def test_nothing_goes_wrong_with_capacity_two(scenario: Scenario) -> None:
 
 @cache
 def report_without(rule: str) -> Report:
-    unicast, scenario, _ = ABLATED[rule]
-    return explore_scenario(scenario, unicast, stop_at_violation=True)
+    parts, scenario, _ = ABLATED[rule]
+    report: Report = scenario.explore(**parts, stop_at_violation=True)
+    return report
 
 
 @pytest.mark.parametrize("rule", ABLATED)
@@ -124,7 +125,7 @@ def test_without_the_tombstone_a_dropped_window_delivers_again() -> None:
 @pytest.mark.proof
 def test_without_the_connection_in_acks_messages_are_lost() -> None:
     closing = replace(STALE, faults={Fault.IDLE: 2})
-    report = explore_scenario(closing, ABLATED["ack-conn"].protocol)
+    report = closing.explore(ABLATED["ack-conn"].parts["protocol"])
     witness = witness_of(report, "(S2, Y1)")
     assert witness[-1] == "arrives: B→A Ack(2.1) 1"
     assert any("Data(3.1) 1..1" in step for step in witness)
@@ -218,14 +219,14 @@ class Trusting(ReliableUnicast):
 def test_a_planted_defect_is_found(
     unicast: type[ReliableUnicast], scenario: Scenario, finding: str
 ) -> None:
-    report = explore_scenario(scenario, unicast, stop_at_violation=True)
+    report = scenario.explore(unicast, stop_at_violation=True)
     kinds = [found.kind for found in report.violations]
     assert any(finding in kind for kind in kinds), kinds
 
 
 def test_what_was_left_out_as_late_is_tried_on_every_node() -> None:
     """An ack of the first stream, and an end that has gone on to the second."""
-    for unicast, effects in ((ReliableUnicast, 0), (ABLATED["ack-conn"].protocol, 1)):
+    for unicast, effects in ((ReliableUnicast, 0), (ABLATED["ack-conn"].parts["protocol"], 1)):
         system = UnicastSystem(TINY, unicast)
         a, b = system.initial().nodes
         first = system.send(a, b"0#1")
@@ -240,7 +241,7 @@ def test_what_was_left_out_as_late_is_tried_on_every_node() -> None:
 
 
 def test_a_limit_is_no_proof() -> None:
-    report = explore_scenario(LOSS, ABLATED["resend"].protocol, max_seconds=0)
+    report = LOSS.explore(ABLATED["resend"].parts["protocol"], max_seconds=0)
     assert not report.complete
     assert report.violations == []
 

@@ -4,19 +4,18 @@ what goes wrong without each rule."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
 from ringcast.cli import main
-from ringcast.explore.explorer import explore
-from ringcast.explore.view_ablations import ABLATIONS
+from ringcast.explore.ablations import ABLATIONS as ALL_ABLATIONS
+from ringcast.explore.scenarios import VIEWS as SCENARIOS
 from ringcast.explore.view_rules import RULES
-from ringcast.explore.view_scenarios import SCENARIOS, explore_views
 from ringcast.explore.view_steps import Fault, Script
-from ringcast.explore.view_world import Scenario
-from ringcast.explore.views import STUCK, Views
+from ringcast.explore.views import STUCK, Proposals, Views
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.proposer import Proposer
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
     from ringcast.protocols.views.frames import Wishes
     from ringcast.wire.changes import Flushed, Install
 
-MACHINES = [each for each in SCENARIOS.values() if isinstance(each, Scenario)]
+ABLATIONS = ALL_ABLATIONS["views"]
+MACHINES = [each for each in SCENARIOS.values() if isinstance(each, Proposals)]
 SCRIPTS = [each for each in SCENARIOS.values() if isinstance(each, Script)]
 QUICK = ("nodes leave", "state transfer", "full window", "large message, join")
 
@@ -45,8 +45,8 @@ def assert_nothing_is_wrong(report: Report) -> None:
     [each for each in MACHINES if not each.name.startswith("two parts")],
     ids=lambda each: each.name,
 )
-def test_one_change_with_a_crash_anywhere(scenario: Scenario) -> None:
-    report = explore_views(scenario._replace(proposals=1))
+def test_one_change_with_a_crash_anywhere(scenario: Proposals) -> None:
+    report = replace(scenario, proposals=1).explore()
     assert_nothing_is_wrong(report)
     assert report.states > 1_000
     assert report.premises["healed"] > 300
@@ -55,15 +55,15 @@ def test_one_change_with_a_crash_anywhere(scenario: Scenario) -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("scenario", MACHINES, ids=lambda each: each.name)
-def test_all_changes(scenario: Scenario) -> None:
-    report = explore_views(scenario)
+def test_all_changes(scenario: Proposals) -> None:
+    report = scenario.explore()
     assert_nothing_is_wrong(report)
     assert report.premises["healed"] > 1_000
 
 
 @pytest.mark.proof
 def test_every_rule_has_something_to_judge() -> None:
-    judged = explore_views(SCENARIOS["crash, uniform"]).premises
+    judged = SCENARIOS["crash, uniform"].explore().premises
     assert {rule for rule in RULES if judged[rule]} == set(RULES)
 
 
@@ -74,7 +74,7 @@ def test_every_rule_has_something_to_judge() -> None:
 def test_a_crash_at_every_step(name: str) -> None:
     script = SCENARIOS[name]
     assert isinstance(script, Script)
-    report = explore_views(script._replace(faults=(Fault.DEATH,)))
+    report = replace(script, faults=(Fault.DEATH,)).explore()
     assert_nothing_is_wrong(report)
     assert report.runs > 20
 
@@ -82,7 +82,7 @@ def test_a_crash_at_every_step(name: str) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda each: each.name)
 def test_every_fault_of_every_datagram(script: Script) -> None:
-    report = explore_views(script)
+    report = script.explore()
     assert_nothing_is_wrong(report)
     assert report.runs > 80
     assert report.premises["VS5"] > 0
@@ -91,21 +91,26 @@ def test_every_fault_of_every_datagram(script: Script) -> None:
 # What each rule is for
 
 
+def without(rule: str) -> Report:
+    scenario: Proposals | Script = ABLATIONS[rule].scenario
+    return scenario.explore(**ABLATIONS[rule].parts, stop_at_violation=True)
+
+
 @pytest.mark.parametrize("rule", ABLATIONS)
 def test_every_rule_is_missed(rule: str) -> None:
-    report = ABLATIONS[rule].explore(stop_at_violation=True)
+    report = without(rule)
     assert report.violations
 
 
 @pytest.mark.parametrize(
-    "rule", [rule for rule, each in ABLATIONS.items() if isinstance(each.scenario, Scenario)]
+    "rule", [rule for rule, each in ABLATIONS.items() if isinstance(each.scenario, Proposals)]
 )
 def test_with_the_rule_nothing_goes_wrong_there(rule: str) -> None:
-    assert_nothing_is_wrong(explore_views(ABLATIONS[rule].scenario))
+    assert_nothing_is_wrong(ABLATIONS[rule].scenario.explore())
 
 
 def witness_without(rule: str, kind: str) -> list[str]:
-    report = ABLATIONS[rule].explore(stop_at_violation=True)
+    report = without(rule)
     return next(found.witness for found in report.violations if found.kind.startswith(kind))
 
 
@@ -139,8 +144,8 @@ class NeverTells(Proposer):
 
 @pytest.mark.parametrize("parts", [{"follower": NeverInstalls}, {"proposer": NeverTells}])
 def test_a_change_that_does_not_end_is_found(parts: dict[str, type]) -> None:
-    scenario = Scenario("", ("AB",), (), proposals=1, crashes=0)
-    report = explore(Views(scenario, **parts), stop_at_violation=True)  # type: ignore[arg-type]
+    scenario = Proposals("", ("AB",), (), proposals=1, crashes=0)
+    report = scenario.explore(type("Broken", (Views,), parts), stop_at_violation=True)
     assert [found.kind for found in report.violations] == [STUCK]
 
 
@@ -159,7 +164,7 @@ class NeverRepeats(GroupViews):
 
 def test_a_lost_frame_that_is_not_repeated_is_found() -> None:
     script = Script("", ("ABC",), crashes="C", faults=(Fault.LOST,))
-    report = explore_views(script, {"membership": NeverRepeats}, stop_at_violation=True)
+    report = script.explore(membership=NeverRepeats, stop_at_violation=True)
     (found, *_) = report.violations
     assert found.kind == "VL: a member goes on without another that lives and was with it"
     assert any(line.endswith("A→B Propose 3@A of A, B  LOST") for line in found.witness)
@@ -207,3 +212,10 @@ def test_a_rule_can_be_missed_in_another_scenario_too() -> None:
     assert status == 1
     assert "nodes leave  ABC, whole nodes: B leaves; " in output
     assert "NOT COMPLETE" in output
+
+
+def test_bounds_are_for_members_that_propose_whatever_they_like() -> None:
+    _, output = run("--scenario", "nodes crash", "--crashes", "0", "--seconds", "0")
+    assert "nodes crash  ABC, whole nodes: C crashes; " in output
+    _, output = run("--scenario", "join", "--crashes", "0", "--seconds", "0")
+    assert "; crashes: 0; " in output

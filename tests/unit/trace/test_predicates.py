@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from ringcast.rules.table import Verdict
+    from ringcast.rules.findings import Verdict
 
 IDS = [rule.id for rule in MULTICAST if not rule.id.startswith("V")]
 """Those about views have tests of their own."""

@@ -12,8 +12,8 @@ from ringcast.model import Stream
 from ringcast.rules import bounds
 from ringcast.rules.evidence import Run
 from ringcast.rules.findings import verdict_of
+from ringcast.rules.liveness import valid
 from ringcast.rules.membership import changes_end, one_view
-from ringcast.rules.uniform import valid
 from ringcast.trace.rows import (
     CRASH,
     DELIVER,
@@ -33,7 +33,7 @@ from ringcast.trace.rows import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ringcast.rules.table import Rule, Verdict
+    from ringcast.rules.findings import Rule, Verdict
 
 MS = 1_000_000
 SECOND = 1_000 * MS

@@ -31,7 +31,7 @@ from ringcast.trace.rows import (
 )
 
 if TYPE_CHECKING:
-    from ringcast.rules.table import Verdict
+    from ringcast.rules.findings import Verdict
     from ringcast.trace.rows import Row
 
 SECOND = 1_000_000_000

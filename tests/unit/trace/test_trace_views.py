@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringcast.node import Node
-    from ringcast.rules.table import Verdict
+    from ringcast.rules.findings import Verdict
     from ringcast.trace.rows import Row
 
 

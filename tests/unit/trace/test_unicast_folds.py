@@ -41,7 +41,7 @@ from ringcast.trace.rows import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringcast.rules.table import Verdict
+    from ringcast.rules.findings import Verdict
 
 IDS = [rule.id for rule in UNICAST]
 

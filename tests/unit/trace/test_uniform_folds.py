@@ -13,7 +13,7 @@ from ringcast.rules.table import verdicts as judge_all
 from ringcast.trace.rows import CRASH, DELIVER, PHASE, PURGE, SEND, TX, VIEW, WIN, Facts
 
 if TYPE_CHECKING:
-    from ringcast.rules.table import Rule, Verdict
+    from ringcast.rules.findings import Rule, Verdict
     from ringcast.trace.rows import Row
 
 RULES: list[Rule] = [rule for rule in UNIFORM if rule.id.startswith("U")]

@@ -35,7 +35,7 @@ from ringcast.trace.rows import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringcast.rules.table import Rule, Verdict
+    from ringcast.rules.findings import Rule, Verdict
 
 MS = 1_000_000
 SECOND = 1_000 * MS
