@@ -196,7 +196,6 @@ LONG = {
     "window/windows.py": (677, "windows by side"),
     "blocking.py": (557, "one table of options"),
     "aio/tcp.py": (560, "transports apart"),
-    "sim/plan.py": (565, "faults as tables"),
     "trace/segments.py": (548, "one writer of rows"),
     "sim/options.py": (492, "faults as tables; the wider world has more of them"),
     "protocols/unicast_sender.py": (456, "one sender and one receiver for all streams"),

@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING
 
 from ringcast.config import GroupConfig
 from ringcast.model import Address, Member
-from ringcast.sim.application import Giver, Keeper
 from ringcast.sim.clock import LocalClock
 from ringcast.sim.facts import facts_of
 from ringcast.sim.faults import Conditions, seeded_link
-from ringcast.sim.gathering import Gathering
+from ringcast.sim.gathering import Gathering, Oracle
 from ringcast.sim.harness import Harness
 from ringcast.sim.incidents import Incidents
 from ringcast.sim.member import FIRST_PORT, SimulatedMember
+from ringcast.sim.network import ChecksumSeal
 from ringcast.sim.nodes import node_factory_for
 from ringcast.sim.options import slot_name
-from ringcast.sim.oracle import Oracle
 from ringcast.sim.phases import Phases
 from ringcast.sim.recorder import Recorder
-from ringcast.sim.seal import ChecksumSeal
-from ringcast.sim.workload import Application, Payloads
+from ringcast.sim.workload import Application, Giver, Keeper, Payloads
 from ringcast.sim.world import Driving, World
 from ringcast.trace.rows import CRASH, RESUME, Trace
 from ringcast.wire.codec import Codec
@@ -55,7 +53,7 @@ class Cluster:
             hint_ms=options.delta_ms if options.hints else None,
         )
         self.clock = self.world.clock
-        self._state_random = Random(f"{options.seed} state")
+        self.state_random = Random(f"{options.seed} state")
         self.recorder = Recorder(self.clock)
         self.incidents = Incidents(self)
         self.conditions = Conditions(
@@ -127,15 +125,7 @@ class Cluster:
         member = SimulatedMember(self, harness, application)
         process = member.process = self.world.add(me.address, member, LocalClock(start))
         if keeper is not None:
-            member.giver = Giver(
-                member,
-                keeper,
-                slot,
-                options=self.options,
-                clock=self.clock,
-                conditions=self.conditions,
-                random=self._state_random,
-            )
+            member.giver = Giver(member, keeper, self)
         self.processes.append(process)
         self._by_member[me] = process
         return process
@@ -143,7 +133,7 @@ class Cluster:
     def _keeper_of(self, node: Node) -> Keeper | None:
         """Its application's state, if it has one."""
         has_state = node.state is not None and node.state.has_state
-        return Keeper(self.options, self._state_random) if has_state else None
+        return Keeper(self.options, self.state_random) if has_state else None
 
     def join(self, slot: int) -> None:
         process = self.process_in(slot)

@@ -13,9 +13,9 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.sim.clock import ns
+from ringcast.sim.mishaps import CUTS
 from ringcast.sim.network import CHANGE_KINDS, frame_kinds
 from ringcast.sim.options import RECEIVER
-from ringcast.sim.partitions import CUTS
 from ringcast.sim.world import Link
 from ringcast.trace.observe.frames import DATA_KINDS
 from ringcast.trace.rows import NET_CORRUPT, NET_DROP, NET_DUP

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.model import Address, Member, View, ViewId
     from ringcast.node import Node
-    from ringcast.sim.application import Keeper
     from ringcast.sim.recorder import Recorder
+    from ringcast.sim.workload import Keeper
     from ringcast.wire.codec import Buffer, Codec
 
 P = ParamSpec("P")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Suspected, Trusted
 from ringcast.sim.clock import ns
 from ringcast.sim.member import FIRST_PORT
-from ringcast.sim.partitions import FOR_GOOD, cut_links, kinds_of
+from ringcast.sim.mishaps import FOR_GOOD
 from ringcast.sim.workload import EVERYBODY, UNIFORM
 from ringcast.trace.rows import PAUSE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from ringcast.model import Member
     from ringcast.sim.cluster import Cluster
     from ringcast.sim.member import SimProcess
@@ -228,3 +231,55 @@ class Incidents:
         elif process.can_act and self._cluster.process_of(member).is_alive:
             process.resident.harness.signal(Trusted(member), process.now)
             process.turn()
+
+
+# Cuts
+
+
+def cut_links(incident: Incident, nodes: int) -> list[tuple[int, int]]:
+    """(source, dest) of every link on which nothing arrives."""
+    slots, named = range(nodes), incident.nodes
+    rest = [slot for slot in slots if slot not in named]
+    match incident.fault, incident.what:
+        case "F9", "bridge":
+            return _both_ways((a, b) for a in named[1:] for b in rest)
+        case "F9", "star":
+            return _both_ways((a, b) for a in rest for b in rest if a < b)
+        case "F9", _:
+            return _both_ways([(named[0], named[1])])
+        case "F8", _:
+            return [(a, b) for a in named for b in rest]
+    sides = [*_sides(incident), rest]
+    side_of = {slot: place for place, side in enumerate(sides) for slot in side}
+    return [(a, b) for a in slots for b in slots if side_of[a] != side_of[b]]
+
+
+def kinds_of(incident: Incident, safety_ms: float) -> Iterator[str]:
+    """What this cut counts as."""
+    match incident.fault:
+        case "F7":
+            yield "more sides" if "+" in incident.what else "two sides"
+        case "F8":
+            yield "one way"
+        case _:
+            yield incident.what or "one link"
+    if incident.amount:
+        yield "flapping"
+    if incident.what == FOR_GOOD:
+        yield FOR_GOOD
+    elif incident.at_ms + incident.ms >= safety_ms:
+        yield "until the end"
+
+
+def _both_ways(links: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [link for a, b in links for link in ((a, b), (b, a))]
+
+
+def _sides(incident: Incident) -> list[tuple[int, ...]]:
+    """All but the last: "2+1" are two and one of the nodes that are named."""
+    if "+" not in incident.what:
+        return [incident.nodes]
+    stops = [0]
+    for size in incident.what.split("+"):
+        stops.append(stops[-1] + int(size))
+    return [incident.nodes[start:stop] for start, stop in pairwise(stops)]

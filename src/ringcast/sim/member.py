@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from ringcast.model import Address, Member, ViewId
     from ringcast.node import Node
     from ringcast.protocols.views.change import ViewChange
-    from ringcast.sim.application import Giver
     from ringcast.sim.cluster import Cluster
     from ringcast.sim.harness import Harness
     from ringcast.sim.network import Packet
-    from ringcast.sim.workload import Application, Backlog
+    from ringcast.sim.workload import Application, Backlog, Giver
     from ringcast.sim.world import Flight
 
 FIRST_PORT = 7800

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.rules.table import audit
 from ringcast.sim.cluster import Cluster
-from ringcast.sim.happenings import happenings
+from ringcast.sim.facts import happenings
 from ringcast.trace.files import trace_hash
+from ringcast.trace.rows import PHASE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +24,10 @@ OWN_RULES = {
     "G7": "no node raises or breaks an invariant",
 }
 """What the harness judges alone. What else it sees counts under the rule that it breaks."""
+
+STATE_CHARACTERS_MAX = 160
+_MEMBER = re.compile(r"\b[A-J](#\d+)?\b")
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 class Failure(NamedTuple):
@@ -126,3 +132,15 @@ def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
         happenings=happenings(cluster),
     )
     return Result(options, trace, verdicts, summary, tuple(cluster.conditions.log.names))
+
+
+def state_of(failure: Failure, trace: Trace) -> str:
+    """What this failure has in common with others of its rule: the phase of the run and its words,
+    without whose it was and which numbers it met. Of a thousand failing seeds a handful is left."""
+    seen = failure.rows[-1].run_idx if failure.rows else len(trace.rows)
+    phase = "start"
+    for row in trace.rows[: seen + 1]:
+        if row.event == PHASE:
+            phase = row.kind
+    words = _NUMBER.sub("n", _MEMBER.sub("M", failure.text))
+    return f"{phase}: {' '.join(words.split())}"[:STATE_CHARACTERS_MAX]

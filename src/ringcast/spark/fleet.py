@@ -28,9 +28,8 @@ from pyspark.sql.types import (
 
 from ringcast.errors import UsageError
 from ringcast.sim.grid import place, point_words
-from ringcast.sim.likeness import state_of
 from ringcast.sim.plan import expand
-from ringcast.sim.runner import Judged, run
+from ringcast.sim.runner import Judged, run, state_of
 from ringcast.spark.fleet_audit import audit_as_recorded
 from ringcast.trace.segments import write_trace_segments
 
