@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ringcast.core.effects import Effects
     from ringcast.events import Event
-    from ringcast.sim.nodes import NodeFactory
+    from ringcast.sim.cluster import NodeFactory
     from ringcast.sim.runner import Summary
 
 SMALL = grid_points([parse_setting("messages=3"), parse_setting("loss=0,0.05")])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.cli.kinds import SCREEN, SparkMaster, json_file_option
-from ringcast.sim.control_cost import load_table, loads, measure
+from ringcast.sim.crowd import load_table, loads, measure
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds

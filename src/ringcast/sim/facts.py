@@ -27,9 +27,7 @@ CRASHED_SENDERS = "seeds: sender dies between data and commit"
 def facts_of(cluster: Cluster) -> Facts:
     """What the rules that judge a run depend on."""
     options, config = cluster.options, cluster.options.membership_config()
-    residents = {
-        member_key(process.resident.harness.me): process.resident for process in cluster.processes
-    }
+    residents = {member_key(process.resident.me): process.resident for process in cluster.processes}
     stopped = [key for key, each in residents.items() if each.application.rate is not None]
     late = [key for key, each in residents.items() if each.was_late]
     return Facts(
@@ -47,7 +45,7 @@ def facts_of(cluster: Cluster) -> Facts:
         expiry_ns=ns(options.expiry_ms),
         close_ns=ns(options.close_ms),
         max_retransmit_ns=ns(options.max_retransmit_ms),
-        capacity={key: options.capacity_max(each.harness.slot) for key, each in residents.items()},
+        capacity={key: options.capacity_max(each.slot) for key, each in residents.items()},
         stopped_members=frozenset(stopped),
         nodes=options.nodes,
         discovery_ns=round(config.discovery_wait_s * 1e9),
@@ -56,9 +54,7 @@ def facts_of(cluster: Cluster) -> Facts:
         verify_ns=round(config.verify_s * 1e9),
         leave_ns=round(config.leave_timeout_s * 1e9),
         late_members=frozenset(late),
-        component={
-            key: cluster.conditions.component(each.harness.slot) for key, each in residents.items()
-        },
+        component={key: cluster.conditions.component(each.slot) for key, each in residents.items()},
         state_ns=_state_ns(cluster),
         gst_ns=cluster.gst,
         end_ns=cluster.clock.now,
@@ -68,12 +64,8 @@ def facts_of(cluster: Cluster) -> Facts:
 def _state_ns(cluster: Cluster) -> int:
     """How long the largest state takes: at the worst, one datagram after the other."""
     options = cluster.options
-    givers = [
-        process.resident.giver
-        for process in cluster.processes
-        if process.resident.giver is not None
-    ]
-    chunks = max((giver.keeper.most_chunks for giver in givers), default=0)
+    keepers = [process.resident.keeper for process in cluster.processes]
+    chunks = max((keeper.most_chunks for keeper in keepers if keeper is not None), default=0)
     datagrams = -(-max(options.chunk_bytes) // (options.datagram_bytes // 2))
     each = 2 * options.delta_ms + options.ack_delay_ms
     return ns(options.give_ms + chunks * (options.give_ms + datagrams * each))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from ringcast.sim.nodes import NodeFactory
+    from ringcast.sim.cluster import NodeFactory
     from ringcast.sim.runner import Summary
 
 SEEDS_PER_TASK = 4

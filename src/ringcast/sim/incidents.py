@@ -59,7 +59,7 @@ class Incidents:
                 return
             case "stabilize":
                 if process is not None and process.can_act:
-                    process.resident.harness.stabilize(process.now)
+                    process.resident.call(process.node.stabilize, process.now)
                     process.turn()
                 return
             case "close" | "sync":
@@ -77,9 +77,7 @@ class Incidents:
                     dest = EVERYBODY if incident.what.endswith(PLAIN) else UNIFORM
                     cluster.clock.after(0, process.resident.want, dest, SENDING_MESSAGES)
                 if incident.fault == "F11":
-                    cluster.clock.after(
-                        DOOM_MS + incident.ms, cluster.join, process.resident.harness.slot
-                    )
+                    cluster.clock.after(DOOM_MS + incident.ms, cluster.join, process.resident.slot)
             case _:
                 if process is None or not process.can_act:
                     return
@@ -97,11 +95,9 @@ class Incidents:
 
     def _leave(self, process: SimProcess, incident: Incident) -> None:
         """In good order; some come back."""
-        process.resident.leave()
+        process.resident.depart()
         if incident.ms:
-            self._cluster.clock.after(
-                incident.ms, self._cluster.join, process.resident.harness.slot
-            )
+            self._cluster.clock.after(incident.ms, self._cluster.join, process.resident.slot)
 
     def _cut(self, incident: Incident) -> None:
         cluster = self._cluster
@@ -138,16 +134,16 @@ class Incidents:
 
     def _call(self, process: SimProcess, incident: Incident) -> None:
         """An application or an operator calls the node about a peer."""
-        peer = process.resident.harness.member_at(incident.nodes[1] + FIRST_PORT)
+        peer = process.resident.member_at(incident.nodes[1] + FIRST_PORT)
         if peer is None:
             return
         match incident.fault, incident.what:
             case "close", _:
-                process.resident.harness.close_to(peer, process.now)
+                process.resident.call(process.node.close_to, peer, process.now)
             case "sync", _:
-                process.resident.harness.sync(peer, process.now)
+                process.resident.sync(peer, process.now)
             case _, "drop":
-                process.resident.harness.drop_from(peer, process.now)
+                process.resident.drop_from(peer, process.now)
         process.turn()
 
     def _trouble(self, process: SimProcess, incident: Incident) -> None:
@@ -156,7 +152,7 @@ class Incidents:
         process.resident.was_late |= incident.fault in ("F12", "F13", "F19")
         match incident.fault, incident.what:
             case "F12", _:
-                process.resident.harness.note(PAUSE)
+                process.resident.note(PAUSE)
                 process.pause()
                 clock.after(incident.ms, self._cluster.resume, process)
             case "F13", "jump":
@@ -176,7 +172,7 @@ class Incidents:
             case "F18", "suspect":
                 peer = self._cluster.process_in(incident.nodes[1])
                 if peer is not None and peer is not process:
-                    self._suspect(process, peer.resident.harness.me, incident.ms)
+                    self._suspect(process, peer.resident.me, incident.ms)
             case "F18", _:
                 self._propose(process, incident)
             case "F19", what:
@@ -193,7 +189,7 @@ class Incidents:
         process.set_timer()
 
     def _take_again(self, process: SimProcess, rate: float) -> None:
-        is_stopped = process.resident.harness.slot == self._cluster.options.stopped
+        is_stopped = process.resident.slot == self._cluster.options.stopped
         if process.resident.application.rate == rate and not is_stopped:
             process.resident.application.rate = None
             process.turn()
@@ -204,7 +200,7 @@ class Incidents:
         """It proposes a view of all that are named. For a while they suspect everybody else."""
         slots = map(self._cluster.process_in, incident.nodes)
         named = [each for each in slots if each is not None]
-        members = [each.resident.harness.me for each in named]
+        members = [each.resident.me for each in named]
         for each in named:
             for member in each.node.view or ():
                 if member not in members:
@@ -214,14 +210,14 @@ class Incidents:
             return
         changes = [each.resident.change for each in named if each.resident.change is not None]
         views = [each.view for each in changes]
-        permits = {each.view.id: each.permit(process.resident.harness.me) for each in changes}
-        process.resident.harness.propose(members, views, permits, process.now)
+        permits = {each.view.id: each.permit(process.resident.me) for each in changes}
+        process.resident.propose(members, views, permits, process.now)
         process.turn()
 
     def _suspect(self, process: SimProcess, member: Member, ms: float) -> None:
         """It takes that one to be gone, until it hears of it again."""
         if process.can_act:
-            process.resident.harness.signal(Suspected(member, "it seems so"), process.now)
+            process.resident.signal(Suspected(member, "it seems so"), process.now)
             process.turn()
             self._cluster.clock.after(ms, self._trust, process, member)
 
@@ -229,7 +225,7 @@ class Incidents:
         if process.is_paused:
             process.deferred.append(lambda: self._trust(process, member))
         elif process.can_act and self._cluster.process_of(member).is_alive:
-            process.resident.harness.signal(Trusted(member), process.now)
+            process.resident.signal(Trusted(member), process.now)
             process.turn()
 
 

@@ -127,7 +127,7 @@ class Phases:
         process.timer_fault = ""
         process.clock.change(self._clock.now)
         process.resident.application.give_up()
-        slot = process.resident.harness.slot
+        slot = process.resident.slot
         if not (slot == self._options.stopped and process.resident.application.rate == 0):
             process.resident.application.rate = None
         if process.doom is not None:
@@ -169,11 +169,11 @@ class Phases:
         self._recorder.phase("end")
         self._clock.run_until(self._clock.now + 2 * ns(max(self._options.tau_ms)))
         for process in self._members():
-            process.resident.harness.end()
+            process.resident.end()
 
     def _send_stale(self, within_ms: float) -> None:
         """Of those who are in the view: what they said to come into it, or an earlier one."""
-        members = {process.resident.harness.me: process for process in self._members()}
+        members = {process.resident.me: process for process in self._members()}
         for flight in self._conditions.stale.kept:
             addressee = None if flight.packet is None else flight.packet.addressee
             if flight.sender in members.values() and addressee in members:
@@ -185,7 +185,7 @@ class Phases:
         process = self._cluster.process_in(leaver)
         if process is not None and process.can_act and self._cluster.may_go(process):
             process.resident.want(UNIFORM, self._options.late_messages)
-            process.resident.leave()
+            process.resident.depart()
 
     def _late_pairs(self) -> list[tuple[int, int]]:
         """Who sends to whom once the network has healed."""
@@ -196,7 +196,7 @@ class Phases:
             return everybody
         pairs = dict.fromkeys(self._options.pairs)
         pairs.update(dict.fromkeys((dest, slot) for slot, dest in self._options.pairs))
-        members = [process.resident.harness.slot for process in self._members()]
+        members = [process.resident.slot for process in self._members()]
         among = [
             pair
             for pair in pairs
@@ -230,7 +230,7 @@ class Phases:
             if any(backlog.wanted for dest, backlog in backlogs if self._is_there(dest)):
                 self._recorder.find(
                     rule,
-                    f"{process.resident.harness.me} still waits for room though all have delivered",
+                    f"{process.resident.me} still waits for room though all have delivered",
                 )
 
     def _is_there(self, dest: int) -> bool:
@@ -240,7 +240,7 @@ class Phases:
         if process is None:
             return True
         is_gone = self._options.protocol != "unicast" and not process.is_alive
-        return not is_gone and not process.resident.harness.is_closed
+        return not is_gone and not process.resident.is_closed
 
     def _members(self) -> list[SimProcess]:
         """Those in the current view that live."""

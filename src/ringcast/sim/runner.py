@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ringcast.rules.table import Verdict
-    from ringcast.sim.nodes import NodeFactory
+    from ringcast.sim.cluster import NodeFactory
     from ringcast.sim.options import Options
     from ringcast.trace.rows import Row, Trace
 

@@ -246,7 +246,7 @@ class Giver:
         self.keeper = keeper
         self._owner = owner
         self._options = cluster.options
-        self._is_stalled = owner.harness.slot == self._options.stalled
+        self._is_stalled = owner.slot == self._options.stalled
         self._clock = cluster.clock
         self._conditions = cluster.conditions
         self._random = cluster.state_random
@@ -261,12 +261,17 @@ class Giver:
         self._clock.after(self._random.uniform(0, self._options.give_ms), self._give, transfer)
 
     def _give(self, transfer: int) -> None:
-        if transfer not in self.keeper.giving or not self._owner.is_alive:
+        process = self._owner.process
+        if transfer not in self.keeper.giving or not process.is_alive:
             return
         is_calm = self._conditions.is_calm
-        if not self._owner.can_act or (self._is_stalled and not is_calm):
+        if not process.can_act or (self._is_stalled and not is_calm):
             self._clock.after(AGAIN_MS, self._give, transfer)
         elif not is_calm and self._random.random() < self._options.refuse:
-            self._owner.refuse_state(transfer)
-        elif self._owner.provide_state(transfer, self._options.give_chunks):
-            self.plan(transfer)
+            self._owner.refuse_state(transfer, process.now)
+            process.turn()
+        else:
+            may_go_on = self._owner.provide_state(transfer, self._options.give_chunks, process.now)
+            process.turn()
+            if may_go_on:
+                self.plan(transfer)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
+    from ringcast.sim.cluster import NodeFactory
     from ringcast.sim.grid import Point
-    from ringcast.sim.nodes import NodeFactory
     from ringcast.sim.runner import Result
 
 VERSION = 1
