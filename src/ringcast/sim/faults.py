@@ -176,34 +176,21 @@ class Loss:
                 return kind in packet.kinds and draw < self._target_loss
 
 
-class Spikes:
-    """F5: some take much longer, and all behind them."""
+class Lateness:
+    """F5: some take much longer, and all behind them. F4: some are overtaken."""
 
-    def __init__(self, share: float, spike_ms: float, log: FaultLog) -> None:
-        self._share = share
-        self._spike = ns(spike_ms)
-        self._log = log
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        draw = flight.draws[SPIKED]
-        if draw < self._share and self._log.hits("F5", flight):
-            flight.due += round(self._spike * draw / self._share)
-        return [flight]
-
-
-class Reordering:
-    """F4: some are overtaken."""
-
-    def __init__(self, share: float, late_ms: float, log: FaultLog) -> None:
+    def __init__(self, fault: str, share: float, late_ms: float, log: FaultLog) -> None:
+        self._fault = fault
+        self._draw = SPIKED if fault == "F5" else LATE
         self._share = share
         self._late = ns(late_ms)
         self._log = log
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        draw = flight.draws[LATE]
-        if draw < self._share and self._log.hits("F4", flight):
+        draw = flight.draws[self._draw]
+        if draw < self._share and self._log.hits(self._fault, flight):
             flight.due += round(self._late * draw / self._share)
-            flight.keeps_order = False
+            flight.keeps_order &= self._fault == "F5"
         return [flight]
 
 
@@ -364,9 +351,9 @@ class Conditions:
             Loss(options, log),
         ]
         if options.has("F5"):
-            faults.append(Spikes(options.spikes, options.spike_ms, log))
+            faults.append(Lateness("F5", options.spikes, options.spike_ms, log))
         if options.has("F4"):
-            faults.append(Reordering(options.reorder, options.reorder_ms, log))
+            faults.append(Lateness("F4", options.reorder, options.reorder_ms, log))
         if options.has("F3"):
             late_ms = options.copy_late_ms
             faults.append(Duplicates(options.duplicates, options.copies, late_ms, log))
