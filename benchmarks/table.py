@@ -118,7 +118,7 @@ BENCHMARKS = {
         Example: ringcast bench codec --json""",
     ),
     "refuse": benchmark(
-        "refusing",
+        "parts",
         """Microseconds to refuse a datagram of somebody who has not the key, once it is read.
 
         Example: ringcast bench refuse --json""",
@@ -281,7 +281,7 @@ BENCHMARKS = {
         layout=without("versions"),
     ),
     "join": benchmark(
-        "membership",
+        "groups",
         """From the start of a process until it is in the view, beside what Python itself takes.
 
         Example: ringcast bench join --runs 9""",
@@ -291,7 +291,7 @@ BENCHMARKS = {
         aims=partial(aims.time_aims, wanted_s=aims.JOIN_S),
     ),
     "crash": benchmark(
-        "membership",
+        "groups",
         """From kill -9 until all survivors have the view without the victim.
 
         Example: ringcast bench crash --members 4 --json""",
@@ -301,7 +301,7 @@ BENCHMARKS = {
         aims=partial(aims.time_aims, wanted_s=aims.CRASH_S),
     ),
     "memory": benchmark(
-        "memory",
+        "groups",
         """Resident memory of a member that is idle, and whether it grows under load.
 
         Growth is that of the member that grows most: MB per minute, by least squares over the
@@ -318,7 +318,7 @@ BENCHMARKS = {
         remark=_flat_or_not,
     ),
     "state": benchmark(
-        "state",
+        "groups",
         """A joiner gets its state while the group goes on: how fast, and what the others notice.
 
         What a sender gets through meanwhile is counted while nobody is held up: `blocked` is the
@@ -335,7 +335,7 @@ BENCHMARKS = {
         ),
     ),
     "source": benchmark(
-        "source",
+        "on_spark",
         """An archive read by Spark: rows a second, and how long a micro-batch takes.
 
         Every column of every row reaches Spark, for `cpu_s` of CPU time of all its processes. The
@@ -352,7 +352,7 @@ BENCHMARKS = {
         compared_with=lambda: None,
     ),
     "fleet": benchmark(
-        "fleet",
+        "on_spark",
         """Simulations on Spark over two cores, beside the same seeds in two plain processes.
 
         Example: ringcast bench fleet --seeds 400""",

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from benchmarks import multicast
 from benchmarks.aims import MULTICAST, at_least, at_most, has_collapsed, matrix_aims
-from benchmarks.memory import slope_of
+from benchmarks.groups import slope_of
 from benchmarks.multicast import SHAPES, SIZES, matrix_cells, measure_cells
 from benchmarks.workload import TRANSPORTS, Size, Workload
 from ringcast.cli import main
