@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.kinds import SCREEN, SparkMaster, json_file_option
+from ringcast.cli.words import SCREEN, SparkMaster, json_file_option
 from ringcast.sim.crowd import load_table, loads, measure
 from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
