@@ -145,12 +145,9 @@ def _show(base: Path, loss: float, seed: int) -> Path:
         # Spark takes seconds to start: it does so while orders are exchanged.
         starting = pool.submit(session, "ringcast demo")
         revenue, totals = _trade(base, trace, loss, seed, starting)
-    spark = starting.result()
-    try:
+    with starting.result() as spark:
         _compare(revenue, totals)
         return _audit(spark, base, trace)
-    finally:
-        spark.stop()
 
 
 def _trade(

@@ -153,7 +153,9 @@ def _add_command(command: str) -> None:
     without_help = "Take a rule away on purpose, to see what it prevents."
 
     def run(without: str | None, seconds: float, as_json: bool, **terms: Any) -> None:
-        _explore_all(command, _chosen(command, without, **terms), without, seconds, as_json)
+        chosen = _chosen(command, without, **terms)
+        changed = ABLATIONS[command][without].protocol if without else None
+        _explore_all(chosen, explore_scenario, changed, without, seconds, as_json)
 
     run.__doc__ = (
         f"{summary}\n\nExits with 1 if a violation was found or an exploration was not completed."
@@ -216,7 +218,6 @@ def views(
       ringcast explore views --scenario "state transfer"
       ringcast explore views --without freeze
     """
-    ends_at = monotonic() + seconds
     rule = VIEW_ABLATIONS[without] if without else None
     chosen = list(VIEW_CHANGES.values()) if name == "all" else [VIEW_CHANGES[name]]
     if rule is not None and name == "all":
@@ -227,17 +228,8 @@ def views(
         each._replace(**given) if isinstance(each, ViewScenario) else each  # type: ignore[arg-type]
         for each in chosen
     ]
-    reports = _explore_each(
-        chosen,
-        lambda scenario: explore_views(
-            scenario,
-            rule.parts if rule else None,
-            max_seconds=max(0.0, ends_at - monotonic()),
-            stop_at_violation=rule is not None,
-        ),
-        as_json,
-    )
-    _finish(chosen, reports, without, as_json)
+    changed = rule.parts if rule else None
+    _explore_all(chosen, explore_views, changed, without, seconds, as_json)
 
 
 def _chosen(
@@ -276,28 +268,26 @@ def _explore_each(
 
 
 def _explore_all(
-    command: str, scenarios: Sequence[Scenario], without: str | None, seconds: float, as_json: bool
+    scenarios: Sequence[Described],
+    explore_one: Callable[..., Report],
+    changed: object,
+    without: str | None,
+    seconds: float,
+    as_json: bool,
 ) -> None:
-    """One after the other, as long as there is time."""
+    """One after the other, as long as there is time; `changed` is what a rule taken away leaves.
+    The total, and the exit status."""
     ends_at = monotonic() + seconds
-    protocol = ABLATIONS[command][without].protocol if without else None
     reports = _explore_each(
         scenarios,
-        lambda scenario: explore_scenario(
+        lambda scenario: explore_one(
             scenario,
-            protocol,
+            changed,
             max_seconds=max(0.0, ends_at - monotonic()),
             stop_at_violation=without is not None,
         ),
         as_json,
     )
-    _finish(scenarios, reports, without, as_json)
-
-
-def _finish(
-    scenarios: Sequence[Described], reports: Sequence[Report], without: str | None, as_json: bool
-) -> None:
-    """The total, and the exit status."""
     states = sum(report.states for report in reports)
     total = {
         "states": states,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -142,7 +143,7 @@ def _figures(fleet: Fleet, found: Outcome, seconds: float) -> dict[str, object]:
         "points": [
             {
                 **at._asdict(),
-                "judged": {name: simulate.judged_figures(j) for name, j in at.judged.items()},
+                "judged": {name: asdict(j) for name, j in at.judged.items()},
             }
             for at in found.points
         ],

@@ -21,7 +21,6 @@ import asyncio
 import json
 import random
 import resource
-import socket
 import subprocess
 import sys
 import tempfile
@@ -63,28 +62,20 @@ class Cluster:
         self,
         *,
         members: int,
-        group: str = "bench",
-        loss: float = 0.0,
         seed: int = 1,
         record: Path | None = None,
-        record_level: str = "deliveries",
-        config: dict[str, Any] | None = None,
-        membership: dict[str, Any] | None = None,
         program: Sequence[str] = ("ringcast.sim.processes",),
         **place: Any,
     ) -> None:
+        """`place`: what each process is told of its place in the group."""
         self.names: list[str] = []
         """Those who are running, in the order they came: that of the view."""
         self.processes: list[subprocess.Popen[str]] = []
         self._members = members
         self._started = 0
         self._place = {
-            "group": group,
-            "loss": loss,
-            "record": str(record) if record else None,
-            "record_level": record_level,
-            "config": config or {},
-            "membership": membership or {},
+            **{"group": "bench", "loss": 0.0, "record_level": "deliveries"},
+            **{"config": {}, "membership": {}, "record": str(record) if record else None},
             **place,
         }
         self._program = program
@@ -168,18 +159,6 @@ class Cluster:
         if status:
             raise RingcastError(f"a member that was to leave ended with status {status}")
         return self.names.pop(at)
-
-
-def free_ports(count: int) -> list[int]:
-    """UDP ports on loopback that nobody uses at this moment."""
-    with ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            for _ in range(count)
-        ]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
 
 
 def child(*program: str) -> subprocess.Popen[str]:
