@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from benchmarks.usage import Usage
 from benchmarks.workload import progress
 from ringcast.errors import UsageError
-from ringcast.sim.fleet import run_seeds
+from ringcast.sim.runner import run_seeds
 from ringcast.spark.fleet import Fleet, fleet_rows, tasks_for
 from ringcast.spark.messages import read_messages, tasks_of
 from ringcast.spark.session import session

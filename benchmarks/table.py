@@ -103,6 +103,16 @@ def _duckdb() -> str:
 
 
 _SECONDS = option("--seconds", "Length of a round, about.", 1.0)
+_PACE = (
+    several(
+        "--size sizes",
+        "Bytes per message; may be repeated.  [default: 100, 1000, 10000]",
+        int,
+        default=(100, 1000, 10_000),
+    ),
+    _SECONDS,
+    option("--runs", "Medians of so many.", 3),
+)
 _TRANSPORTS = several(
     "--transport transports",
     "How datagrams travel; may be repeated.  [default: every one]",
@@ -228,14 +238,7 @@ BENCHMARKS = {
         """One process sends to another: messages per second, beside a raw-socket ceiling.
 
         Example: ringcast bench unicast --transport udp --size 1000""",
-        several(
-            "--size sizes",
-            "Bytes per message; may be repeated.  [default: 100, 1000, 10000]",
-            int,
-            default=(100, 1000, 10_000),
-        ),
-        _SECONDS,
-        option("--runs", "Medians of so many.", 3),
+        *_PACE,
         _TRANSPORTS,
         aims=partial(aims.rate_aims, compared=aims.UNICAST),
         layout=without("rates", "loss", "mixed", "failed"),
@@ -248,14 +251,7 @@ BENCHMARKS = {
         One process sends to two others; both ways take turns in one group.
 
         Example: ringcast bench api --size 100""",
-        several(
-            "--size sizes",
-            "Bytes per message; may be repeated.  [default: 100, 1000, 10000]",
-            int,
-            default=(100, 1000, 10_000),
-        ),
-        _SECONDS,
-        option("--runs", "Medians of so many.", 3),
+        *_PACE,
         several(
             "--transport transports",
             "How datagrams travel.  [default: udp]",

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.plan import expand
-from ringcast.sim.runner import run
+from ringcast.sim.runner import Tally, run, run_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

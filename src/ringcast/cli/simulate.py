@@ -14,10 +14,10 @@ import click
 
 from ringcast.cli.words import SCREEN, SparkMaster, json_file_option
 from ringcast.sim.crowd import load_table, loads, measure
-from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds
 from ringcast.sim.options import DETECTING, FAULTS, PROTOCOLS, PURGES
+from ringcast.sim.runner import Tally, run_seeds
 from ringcast.sim.timeline import time_line
 
 if TYPE_CHECKING:
