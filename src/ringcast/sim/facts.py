@@ -4,6 +4,7 @@ it, counted, so that runs in which nothing happened are noticed."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
@@ -100,19 +101,17 @@ def happenings(cluster: Cluster) -> dict[str, int]:
     return found
 
 
+@dataclass(slots=True)
 class _Life:
     """What one member has done so far."""
 
-    __slots__ = ("change", "committed", "is_leaving", "met", "sent")
-
-    def __init__(self) -> None:
-        self.change: Row | None = None
-        """The last row of a view change: it is frozen, or in a view."""
-        self.committed = 0
-        self.is_leaving = False
-        self.met: set[str] = set()
-        """Who was in a view with it."""
-        self.sent = 0
+    change: Row | None = None
+    """The last row of a view change: it is frozen, or in a view."""
+    committed: int = 0
+    is_leaving: bool = False
+    met: set[str] = field(default_factory=set)
+    """Who was in a view with it."""
+    sent: int = 0
 
     def is_proposing(self, row: Row) -> bool:
         change = self.change

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -42,13 +42,13 @@ LOST, COPIED, LATE, COPY_LATE = range(4)
 """Which draw of a flight is for what."""
 
 
+@dataclass(slots=True)
 class Jitter:
     """Half of the mean delay at the least, and one and a half of it at the most; so datagrams
     overtake each other. It draws for the others."""
 
-    def __init__(self, mean_ns: float, least_ns: int) -> None:
-        self._mean = mean_ns
-        self._least = least_ns
+    mean_ns: float
+    least_ns: int
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
         flight.base = flight.due
@@ -61,30 +61,30 @@ class Jitter:
         return tuple(dice.random() for _ in range(4))
 
     def delay(self, draw: float) -> int:
-        return max(self._least, round(self._mean * (0.5 + draw)))
+        return max(self.least_ns, round(self.mean_ns * (0.5 + draw)))
 
 
+@dataclass(slots=True)
 class RandomLoss:
     """Each is lost with the same probability."""
 
-    def __init__(self, share: float) -> None:
-        self._share = share
+    share: float
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        return [] if flight.draws[LOST] < self._share else [flight]
+        return [] if flight.draws[LOST] < self.share else [flight]
 
 
+@dataclass(slots=True)
 class Copies:
     """Some arrive twice."""
 
-    def __init__(self, share: float, jitter: Jitter) -> None:
-        self._share = share
-        self._jitter = jitter
+    share: float
+    jitter: Jitter
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        if flight.draws[COPIED] >= self._share:
+        if flight.draws[COPIED] >= self.share:
             return [flight]
-        due = flight.base + self._jitter.delay(flight.draws[COPY_LATE])
+        due = flight.base + self.jitter.delay(flight.draws[COPY_LATE])
         return [flight, replace(flight, due=due)]
 
 

@@ -63,17 +63,6 @@ class Backlog:
     Nothing grows: what is wanted is counted, and made only when it can be sent.
     """
 
-    __slots__ = (
-        "_counter",
-        "_origin",
-        "_payloads",
-        "_ready",
-        "_sizes",
-        "is_waiting",
-        "to",
-        "wanted",
-    )
-
     def __init__(self, origin: str, sizes: tuple[int, ...], payloads: Payloads) -> None:
         self.wanted = 0
         """Messages that it still wants to send."""
