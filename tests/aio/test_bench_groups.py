@@ -15,7 +15,8 @@ from benchmarks.multicast import SHAPES, SIZES, matrix_cells, measure_cells
 from benchmarks.workload import TRANSPORTS, Size, Workload
 from ringcast.cli import main
 from ringcast.errors import RingcastError, UsageError
-from ringcast.sim.processes import SEND_BATCH, Cluster, lost, payloads_of
+from ringcast.sim.member_process import SEND_BATCH, lost, payloads_of
+from ringcast.sim.processes import Cluster
 
 SHORT = ["--seconds", "0.02", "--runs", "1"]
 

@@ -1,7 +1,7 @@
 """ringcast demo: a real cluster, real crashes, its orders on Spark, and Spark's verdict on it all.
 
-Traders are processes of their own (demo_trader.py), with an archive among them; Spark reads what it
-keeps while they trade (demo_market.py).
+Traders are processes of their own, with an archive among them; Spark reads what it keeps while they
+trade (demo_market.py).
 
 `ringcast demo uniform` tells what becomes of uniform messages whose sender dies (demo_uniform.py).
 """

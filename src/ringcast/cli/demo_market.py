@@ -33,11 +33,10 @@ DEADLINE_S = 180.0
 """Traders that take longer are stuck, and killed."""
 LOOK_S = 0.05
 
-SETTINGS = """\
-# Whoever is killed is noticed at once; nobody is to be missed because Spark keeps the machine busy.
-[membership]
-suspect_after_s = 10.0
-"""
+SUSPECT_AFTER_S = 10.0
+"""Who is killed is noticed at once; nobody is to be missed because Spark keeps the machine busy."""
+BATCH, RATE = 10, 500
+"""Orders at once, and in a second."""
 
 
 class Market:
@@ -48,16 +47,14 @@ class Market:
         self._trace = trace
         self._archive: subprocess.Popen[str] | None = None
         self._settings = directory / "settings.toml"
-        self._settings.write_text(SETTINGS)
+        self._settings.write_text(f"[membership]\nsuspect_after_s = {SUSPECT_AFTER_S}\n")
         self._cluster = Cluster(
             members=TRADERS,
             group=GROUP,
             loss=loss,
             seed=seed,
             record=trace,
-            program=("ringcast.cli.demo_trader",),
-            settings=str(self._settings),
-            uniform=f"m{UNIFORM_VICTIM}",
+            membership={"suspect_after_s": SUSPECT_AFTER_S},
         )
         self._stack = ExitStack()
 
@@ -82,7 +79,10 @@ class Market:
 
     def open(self) -> None:
         """Orders from now on."""
-        self._cluster.tell_all({"op": "trade", "names": self._everybody})
+        task = {"op": "trade", "names": self._everybody, "batch": BATCH, "rate": RATE}
+        for at, process in enumerate(self._cluster.processes):
+            guarantee = "uniform" if at == UNIFORM_VICTIM else "fifo"
+            tell(process, {**task, "guarantees": [guarantee]})
 
     def kill(self) -> None:
         """kill -9 the sender of uniform messages, and one of plain ones."""
@@ -120,8 +120,7 @@ class Market:
         return self._cluster.hear_all()
 
     def _start_archive(self, trace: Path) -> subprocess.Popen[str]:
-        tell(self._cluster.processes[0], {"op": "address"})
-        address = hear(self._cluster.processes[0])["address"]
+        address = self._cluster.await_view()[0]["listen"]
         command = [sys.executable, "-m", "ringcast", "archive", GROUP, str(trace), "--json"]
         command += ["--name", ARCHIVE, "--config", str(self._settings)]
         command += ["--member", address, "--must-exist"]
