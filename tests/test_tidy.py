@@ -197,7 +197,7 @@ LONG = {
     "blocking.py": (557, "one table of options"),
     "aio/tcp.py": (560, "transports apart"),
     "trace/segments.py": (548, "one writer of rows"),
-    "sim/options.py": (492, "faults as tables; the wider world has more of them"),
+    "sim/options.py": (484, "faults as tables; the wider world has more of them"),
     "protocols/unicast_sender.py": (456, "one sender and one receiver for all streams"),
 }
 """Files of more than 450 lines: how long they may be, and what will split them. It only shrinks."""
@@ -211,9 +211,11 @@ def test_files_are_short(path: str) -> None:
 
 
 CEILINGS = {
-    "benchmarks": 4340,  # networks of any MTU, single messages, what refusing and sealing cost
+    "benchmarks": 4277,  # networks of any MTU, single messages, what refusing and sealing cost
+    "cli": 3671,
     "explore": 4231,
     "rules": 4822,
+    "sim": 6223,
 }
 """Lines that a package may have. They only shrink."""
 
