@@ -215,7 +215,7 @@ CEILINGS = {
     "cli": 3671,
     "explore": 4231,
     "rules": 4822,
-    "sim": 6223,
+    "sim": 6215,
 }
 """Lines that a package may have. They only shrink."""
 

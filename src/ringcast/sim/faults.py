@@ -389,10 +389,6 @@ class Conditions:
         self._network.expire()
         self.traffic.under_way.clear()
 
-    def send_again(self, flight: Flight, after_ms: float) -> None:
-        """A stale copy of what was sent long ago."""
-        self._network.send_again(flight, after_ms)
-
     def kinds_under_way(self) -> tuple[str, ...]:
         return tuple(kind for kind in self._kinds if self.traffic.under_way[kind] > 0)
 

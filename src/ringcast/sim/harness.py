@@ -72,19 +72,11 @@ class Recorder:
     def now(self) -> int:
         return self._clock.now
 
-    def phase(self, name: str) -> None:
-        self._write_own(trace.PHASE, kind=name)
-
-    def fault_on(self, fault: str, detail: str) -> None:
-        self._write_own(trace.FAULT_ON, kind=fault, detail=detail)
-
-    def fault_off(self, fault: str, detail: str) -> None:
-        self._write_own(trace.FAULT_OFF, kind=fault, detail=detail)
-
     def find(self, rule: str, text: str) -> None:
         self.findings.append(Finding(rule, text, len(self.rows) - 1))
 
-    def _write_own(self, event: str, **columns: Any) -> None:
+    def write(self, event: str, **columns: Any) -> None:
+        """A row of the run itself: a phase, or a fault that begins or ends."""
         row = Row(event, "", 0, self._own_rows, len(self.rows), self.now, **columns)
         self.rows.append(row)
         self._own_rows += 1

@@ -10,7 +10,7 @@ from ringcast.sim.clock import ns
 from ringcast.sim.member import FIRST_PORT
 from ringcast.sim.mishaps import FOR_GOOD
 from ringcast.sim.workload import EVERYBODY, UNIFORM
-from ringcast.trace.rows import PAUSE
+from ringcast.trace.rows import FAULT_OFF, FAULT_ON, PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -83,7 +83,10 @@ class Incidents:
                     return
                 self._trouble(process, incident)
         cluster.conditions.log.count(incident.fault, cluster.conditions.kinds_under_way())
-        cluster.recorder.fault_on(incident.fault, str(incident).strip())
+        self._note(FAULT_ON, incident)
+
+    def _note(self, event: str, incident: Incident) -> None:
+        self._cluster.recorder.write(event, kind=incident.fault, detail=str(incident).strip())
 
     def _whom(self, incident: Incident) -> SimProcess | None:
         """The node that is named, or whoever coordinates when it happens."""
@@ -126,7 +129,7 @@ class Incidents:
     def _mend(self, incident: Incident, links: list[tuple[int, int]]) -> None:
         if not self._cluster.conditions.is_calm:
             self._set_cut(incident, links, -1)
-            self._cluster.recorder.fault_off(incident.fault, str(incident).strip())
+            self._note(FAULT_OFF, incident)
 
     def _set_cut(self, incident: Incident, links: list[tuple[int, int]], change: int) -> None:
         for source, dest in links:
