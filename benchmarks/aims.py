@@ -15,7 +15,7 @@ from benchmarks.workload import Size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.printing import Row
+    from benchmarks.workload import Row
 
     Rows = Sequence[Row]
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 from benchmarks.audit_cold import measure_cold
 from benchmarks.audit_sql import ALL, CORE, Questions, duckdb
 from benchmarks.audit_traces import EVEN, SKEWED, write_members, write_traces
-from benchmarks.printing import tell
 from benchmarks.usage import Usage, peak_mb, result_bytes, shuffled_bytes
+from benchmarks.workload import progress
 from ringcast.errors import RingcastError
 from ringcast.spark.audit import audit
 from ringcast.spark.session import session, start_standalone
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from benchmarks.audit_traces import Written
-    from benchmarks.printing import Row
+    from benchmarks.workload import Row
 
 APP = "ringcast bench audit"
 CORES = 2
@@ -64,21 +64,21 @@ def bench_audit(
     with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as name:
         scratch = Path(name)
         with session(APP, f"local[{CORES}]", is_long=True) as spark:
-            tell("planting violations in small traces …")
+            progress("planting violations in small traces …")
             check_plants(spark, scratch)
             for kind, size in cases:
-                tell(f"{size} rows, {kind}: writing them …")
+                progress(f"{size} rows, {kind}: writing them …")
                 written = write_traces(scratch / f"{kind} {size}", size, SENDERS[kind])
-                tell(f"{size} rows, {kind}: judging them with Spark and DuckDB, {runs} times …")
+                progress(f"{size} rows, {kind}: judging them with Spark and DuckDB, {runs} times …")
                 line = measure(spark, written, runs)
-                tell(f"{size} rows, {kind}: judging them in a new process …")
+                progress(f"{size} rows, {kind}: judging them in a new process …")
                 cold = measure_cold(written.directory)
                 line |= {"cold_cpu_s": cold["cold_cpu_s"], "cold": cold}
                 yield {"senders": kind, "on": f"local[{CORES}]", **line}
                 if kind == "even":
                     even.append(written)
         for count in (1, 2) if executors else ():
-            tell(f"{even[-1].rows} rows on a cluster of processes, executors: {count} …")
+            progress(f"{even[-1].rows} rows on a cluster of processes, executors: {count} …")
             with (
                 start_standalone(workers=count, cores=1) as cluster,  # each in its own process
                 session(APP, cluster.url, is_long=True) as spark,
@@ -93,9 +93,9 @@ def _bench_members(members: int, segments: int) -> Row:
     return: what the driver gets, and what it needs."""
     with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as name:
         directory = Path(name)
-        tell(f"{members} members, {segments} segments each: writing them …")
+        progress(f"{members} members, {segments} segments each: writing them …")
         size = write_members(directory, members, segments)
-        tell("judging them …")
+        progress("judging them …")
         before = peak_mb()  # of the driver's Python half
         with session(APP, f"local[{CORES}]") as spark:
             with Usage() as usage:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.printing import tell
+from benchmarks.workload import progress
 from ringcast.trace.columns import SCHEMA
 from ringcast.trace.content import BLOCK_MESSAGES, HASHED_EVERY
 from ringcast.trace.rows import (
@@ -339,7 +339,7 @@ def write_members(directory: Path, members: int, segments: int) -> int:
         for at, written in enumerate(pool.map(write, range(members)), 1):
             size += written
             if at % 20 == 0:
-                tell(f"{at} of {members} members …")
+                progress(f"{at} of {members} members …")
     return size
 
 

@@ -1,4 +1,5 @@
-"""Benchmark: an entry of the table of benchmarks, and the command that is made of it."""
+"""Benchmark: an entry of the table of benchmarks, and the command that is made of it: it prints
+tables for people, JSON for machines."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import click
 
 from benchmarks.aims import SOURCE
-from benchmarks.printing import Row, print_table
+from benchmarks.workload import Row
 
 Rows: TypeAlias = Sequence[Row]
 
@@ -59,11 +60,11 @@ class Benchmark(NamedTuple):
         return dumps(about, indent=2)
 
     def _print(self, rows: Rows, aims: Rows | None) -> None:
-        print_table(self.layout(rows))
+        _print_table(self.layout(rows))
         if aims is not None:
             if compared_with := self.compared_with():
                 click.echo(f"\naims; compared figures: {compared_with}")
-            print_table(aims)
+            _print_table(aims)
         if remark := self.remark(rows):
             click.echo(f"\n{remark}")
 
@@ -76,3 +77,19 @@ def benchmark(
 ) -> Benchmark:
     """The function `bench_NAME` of the module, with these options."""
     return Benchmark(module, help, [*options, json], **more)
+
+
+def _print_table(rows: Rows) -> None:
+    """Rows, all with the same columns."""
+    columns = list(rows[0])
+    table = [columns, *([_cell(row[column]) for column in columns] for row in rows)]
+    widths = [max(len(line[at]) for line in table) for at in range(len(columns))]
+    for line in table:
+        cells = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.{2 if value < 2 else 1}f}" if isinstance(value, float) else str(value)

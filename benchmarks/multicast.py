@@ -22,15 +22,18 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.network import HostCluster, Network
-from benchmarks.printing import tell
-from benchmarks.rounds import Rounds, ceiling_ratio, raw_ceiling
 from benchmarks.workload import (
     RATIOS,
     SIZE,
     TRANSPORTS,
+    Rounds,
     Size,
     Workload,
+    ceiling_ratio,
     group_name,
+    progress,
+    raw_ceiling,
+    take_turns,
     versions,
 )
 from ringcast.errors import RingcastError, UsageError
@@ -38,7 +41,7 @@ from ringcast.errors import RingcastError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from benchmarks.printing import Row
+    from benchmarks.workload import Row
     from ringcast.sim.processes import Cluster
 
 SHAPES = ((3, "1"), (4, "1"), (3, "all"), (4, "all"), (8, "all"))
@@ -109,12 +112,10 @@ def bench_api(*, transports: Sequence[str], sizes: Sequence[int], **options: Any
     rows = []
     shapes = [(3, "1")]
     for cell in _cells(Workload(**options), transports, shapes, [*map(Size, sizes)]):
-        tell(f"measuring {cell}")
+        progress(f"measuring {cell}")
         with cell.cluster() as cluster:
             kinds = [Rounds(cluster, replace(cell, is_single=single)) for single in (True, False)]
-            for turn in range(cell.runs):
-                for kind in kinds if turn % 2 == 0 else reversed(kinds):
-                    kind.measure()
+            take_turns(kinds, cell.runs)
         single, many = (kind.figures() for kind in kinds)
         rate, cost = "rate_per_member", "cpu_us_per_delivery"
         rows.append(
@@ -181,7 +182,7 @@ def measure_cells(cells: Sequence[Workload]) -> Iterator[Row]:
         kept: Cluster | None = None
         group: object = None
         for at, cell in enumerate(cells, 1):
-            tell(f"measuring {at} of {len(cells)}: {cell}")
+            progress(f"measuring {at} of {len(cells)}: {cell}")
             wanted = (cell.transport, cell.shape, cell.loss, cell.receive_buffer)
             if kept is None or wanted != group:
                 stack.close()
@@ -194,7 +195,7 @@ def measure_cells(cells: Sequence[Workload]) -> Iterator[Row]:
             except RingcastError as error:
                 kept, row, failed = None, _heading(cell), str(error)
             if failed:
-                tell(f"failed: {failed}")
+                progress(f"failed: {failed}")
             yield row | {"failed": failed}
 
 
@@ -212,15 +213,13 @@ def measure_network(cell: Workload, mtu: int) -> list[Row]:
         with ExitStack() as stack:
             groups: list[Rounds] = []
             for name, size, of_network, of_members in kinds:
-                tell(f"measuring {cell}, {name}, {'sealed' if key else 'insecure'}")
+                progress(f"measuring {cell}, {name}, {'sealed' if key else 'insecure'}")
                 network = stack.enter_context(Network(cell.members, size, **of_network))
                 options = {"transport": cell.transport, "loss": cell.loss, **of_members}
                 group = group_name(cell.transport)
                 cluster = stack.enter_context(HostCluster(network, key, group=group, **options))
                 groups.append(Rounds(cluster, cell))
-            for turn in range(cell.runs):
-                for rounds in groups if turn % 2 == 0 else reversed(groups):
-                    rounds.measure()
+            take_turns(groups, cell.runs)
             figures = [rounds.figures() for rounds in groups]
         for (name, *_), row in zip(kinds, figures, strict=True):
             lost = f"{cell}, {name}: {row['lost']} messages were lost" if row["lost"] else None
@@ -266,9 +265,7 @@ def measure(workload: Workload, cluster: Cluster) -> Row:
                 without = {"record": None, "purge": "acks", "retain": None}
             simple = replace(workload, **without)
             groups.append(Rounds(stack.enter_context(simple.cluster()), simple, simple.guarantee))
-        for turn in range(workload.runs):
-            for group in groups if turn % 2 == 0 else reversed(groups):
-                group.measure()
+        take_turns(groups, workload.runs)
     measured, *others = (group.figures() for group in groups)
     row = _heading(workload) | measured
     rate = row["rate_per_member"]

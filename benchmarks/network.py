@@ -50,8 +50,8 @@ class Network:
                 before = _open_space(stack)
                 self._home = _new_space(stack)
                 stack.callback(_enter, before)
-                _ip("link", "add", "switch", "type", "bridge")
-                _ip("link", "set", "switch", "mtu", self._mtu, "up")
+                run_ip("link", "add", "switch", "type", "bridge")
+                run_ip("link", "set", "switch", "mtu", self._mtu, "up")
                 for at, address in enumerate(self.addresses):
                     self._add(at, address, stack)
             except OSError as error:
@@ -78,14 +78,14 @@ class Network:
         self._spaces.append(space)
         _enter(self._home)
         port, path = f"port{at}", f"/proc/{os.getpid()}/fd/{space}"
-        _ip("link", "add", port, "type", "veth", "peer", "eth0", "netns", path)
-        _ip("link", "set", port, "mtu", self._mtu, "master", "switch", "up")
+        run_ip("link", "add", port, "type", "veth", "peer", "eth0", "netns", path)
+        run_ip("link", "set", port, "mtu", self._mtu, "master", "switch", "up")
         if self._is_plain:
             _be_plain(port)
         with self.inside(at):
-            _ip("link", "set", "lo", "up")
-            _ip("address", "add", f"{address}/24", "dev", "eth0")
-            _ip("link", "set", "eth0", "mtu", self._mtu, "up")
+            run_ip("link", "set", "lo", "up")
+            run_ip("address", "add", f"{address}/24", "dev", "eth0")
+            run_ip("link", "set", "eth0", "mtu", self._mtu, "up")
             if self._is_plain:
                 _be_plain("eth0")
 
@@ -125,7 +125,7 @@ def _enter(space: int) -> None:
     _libc.setns(space, _NEW_NETWORK)  # a user who is not root stays where it is in the end
 
 
-def _ip(*words: str) -> None:
+def run_ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
 

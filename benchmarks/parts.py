@@ -1,29 +1,39 @@
-"""ringcast bench codec, window and ring: parts without a network, in nanoseconds per message.
+"""ringcast bench codec, window, ring and refuse: parts without a network, by message or datagram.
 
 Beside each, in the same process and turn by turn, runs the classic way of doing the same: a header
 for every message, a window that handles one message at a time, a dict behind one lock. Of codec and
 window the best of the repeats counts, so that the ratio says what runs are worth, whatever the
 machine.
+
+Datagrams of who has not the key are refused once they are read: by the envelope, which counts them
+and notes them for people. Those under a salt that is not known are the dearest, because a key is
+derived for each; beyond 1000 a second they are dropped without that.
 """
 
 from __future__ import annotations
 
 import struct
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from threading import Condition, Thread
-from time import perf_counter_ns, sleep
+from time import perf_counter_ns, process_time_ns, sleep
 from typing import TYPE_CHECKING
 
+from ringcast.aio.host import MACHINE
+from ringcast.aio.keys import KeyRing, Lock
+from ringcast.aio.udp import UdpSocket
 from ringcast.model import SEQNO_MAX, Address, Member, Stream
 from ringcast.window.threads import RingBuffer
 from ringcast.window.windows import ReceiveWindow, SendWindow
 from ringcast.wire.codec import Codec
+from ringcast.wire.envelope import DERIVING_NS, Envelope, Key
 from ringcast.wire.frames import Data
+from ringcast.wire.seal import Passage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from benchmarks.printing import Row
+    from benchmarks.workload import Row
+    from ringcast.errors import DecodeError
 
     Runs = list[tuple[int, list[bytes]]]
 
@@ -32,6 +42,7 @@ REPEATS = 5
 PAYLOAD_BYTES = 100
 MIXED_BYTES = (20, 180, 60, 140, 100, 99, 101)  # 100 on average
 DATAGRAM_BYTES = 60_000
+MEMBER = Member(Address("127.0.0.1", 7800), 1, "bench")
 
 
 def best_ns(
@@ -58,13 +69,13 @@ _MESSAGE = struct.Struct("<BBQH")  # kind, stream, seqno, length
 
 def bench_codec() -> Iterator[Row]:
     for kind, sizes in (("equal", (PAYLOAD_BYTES,)), ("mixed", MIXED_BYTES)):
-        for count in RUN_LENGTHS:
-            payloads = [bytes(size) for size in islice(cycle(sizes), count)]
+        for length in RUN_LENGTHS:
+            payloads = [bytes(size) for size in islice(cycle(sizes), length)]
             best = _codec_ns(payloads)
             encode, decode, classic_encode, classic_decode = best.values()
             yield {
                 "payloads": kind,
-                "run": count,
+                "run": length,
                 **{f"{name}_ns": round(nanoseconds, 1) for name, nanoseconds in best.items()},
                 "encode_ratio": round(classic_encode / encode, 2),
                 "decode_ratio": round(classic_decode / decode, 2),
@@ -73,7 +84,7 @@ def bench_codec() -> Iterator[Row]:
 
 
 def _codec_ns(payloads: list[bytes]) -> dict[str, float]:
-    codec = Codec("bench", Member(Address("127.0.0.1", 7800), 1, "bench"), DATAGRAM_BYTES)
+    codec = Codec("bench", MEMBER, DATAGRAM_BYTES)
     run = Data(Stream.FIFO, 1, payloads)
     (datagram,) = codec.pack([run])
     (classic_datagram,) = _classic_encode(1, payloads)
@@ -328,3 +339,74 @@ class LockedBuffer:
             if run:
                 self._room.notify_all()
             return run
+
+
+# What is refused
+
+BATCH = 16
+LOOPS = 100
+REFUSALS = 30
+OURS, OTHER = Key(bytes(range(32))), Key(bytes(32))
+
+
+def bench_refuse() -> Iterator[Row]:
+    udp = UdpSocket(Address("127.0.0.1", 0))
+    try:
+        lock = Lock("bench", KeyRing([OURS]), MACHINE, udp)
+        counted: dict[str, int] = {}
+
+        def reject(error: DecodeError) -> None:
+            counted[error.reason.value] = counted.get(error.reason.value, 0) + 1
+
+        passage = Passage(lock.envelope, reject)
+        passage.on_refused = lock.refuse
+        udp.source = MEMBER.address
+        sender = Envelope("bench", [OURS], bytes(16))
+        clock = count(0, DERIVING_NS)  # each finds that keys may be derived again
+        for size in (200, 1400):
+            for name, datagram, is_bounded in _datagrams(passage, sender, size):
+                job = _refusing(passage, [datagram] * BATCH, 0 if is_bounded else None, clock)
+                best = min(_cpu_ns(job) for _ in range(REFUSALS))
+                yield {
+                    "datagram": name,
+                    "bytes": len(datagram),
+                    "us": round(best / 1000, 2),
+                    "is_bounded": is_bounded,
+                }
+    finally:
+        udp.close()
+
+
+def _cpu_ns(job: Callable[[], object]) -> float:
+    """For each datagram."""
+    started = process_time_ns()
+    for _ in range(LOOPS):
+        job()
+    return (process_time_ns() - started) / (LOOPS * BATCH)
+
+
+def _refusing(
+    passage: Passage, datagrams: list[bytes], now: int | None, clock: Iterator[int]
+) -> Callable[[], object]:
+    def job() -> None:
+        at = next(clock) if now is None else now
+        for opened in passage.open(datagrams, at):
+            raise AssertionError(f"{opened!r} was to be refused")
+
+    return job
+
+
+def _datagrams(passage: Passage, sender: Envelope, size: int) -> Iterator[tuple[str, bytes, bool]]:
+    """Of so many bytes, with what is wrong with them; whether that is cheap however many come."""
+    codec = Codec("bench", MEMBER, DATAGRAM_BYTES)
+    (small,) = codec.pack([Data(Stream.FIFO, 1, [b""])])
+    (plain,) = codec.pack([Data(Stream.FIFO, 1, [bytes(size - len(small) - passage.overhead)])])
+    known = sender.seal(plain)
+    assert list(passage.open([known], 0)) == [plain]
+    yield "with another key", Envelope("bench", [OTHER], bytes(16)).seal(plain), True
+    yield "not sealed", plain + bytes(passage.overhead), True
+    yield "a copy", known, True
+    altered = sender.seal(plain)
+    yield "altered, of a known salt", altered[:-1] + bytes([altered[-1] ^ 1]), True
+    stranger = Envelope("bench", [OURS], bytes(15) + b"x").seal(plain)
+    yield "altered, of an unknown salt", stranger[:-1] + bytes([stranger[-1] ^ 1]), False

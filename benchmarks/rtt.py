@@ -15,16 +15,15 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from benchmarks.printing import tell as announce
 from benchmarks.sockets import SPACE, Wire, open_socket
-from benchmarks.workload import RUNS_MAX, check, group_name, percentile, versions
+from benchmarks.workload import RUNS_MAX, check, group_name, percentile, progress, versions
 from ringcast.aio.loop import run
 from ringcast.sim.processes import Cluster, child, hear, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from benchmarks.printing import Row
+    from benchmarks.workload import Row
 
     Times = list[int]
     """Nanoseconds of each round trip of a run."""
@@ -46,7 +45,7 @@ def bench_rtt(*, transports: Sequence[str], size: int, count: int, runs: int) ->
     check("count", count, 100, 1_000_000)
     for transport in transports:
         for spin_s, how in ((0.0, ""), (SPIN_S, ", spinning")):
-            announce(f"measuring {transport}{how}")
+            progress(f"measuring {transport}{how}")
             yield _measure(transport, size, count, runs, spin_s)
 
 

@@ -103,6 +103,16 @@ def _duckdb() -> str:
 
 
 _SECONDS = option("--seconds", "Length of a round, about.", 1.0)
+_PACE = (
+    several(
+        "--size sizes",
+        "Bytes per message; may be repeated.  [default: 100, 1000, 10000]",
+        int,
+        default=(100, 1000, 10_000),
+    ),
+    _SECONDS,
+    option("--runs", "Medians of so many.", 3),
+)
 _TRANSPORTS = several(
     "--transport transports",
     "How datagrams travel; may be repeated.  [default: every one]",
@@ -118,7 +128,7 @@ BENCHMARKS = {
         Example: ringcast bench codec --json""",
     ),
     "refuse": benchmark(
-        "refusing",
+        "parts",
         """Microseconds to refuse a datagram of somebody who has not the key, once it is read.
 
         Example: ringcast bench refuse --json""",
@@ -228,14 +238,7 @@ BENCHMARKS = {
         """One process sends to another: messages per second, beside a raw-socket ceiling.
 
         Example: ringcast bench unicast --transport udp --size 1000""",
-        several(
-            "--size sizes",
-            "Bytes per message; may be repeated.  [default: 100, 1000, 10000]",
-            int,
-            default=(100, 1000, 10_000),
-        ),
-        _SECONDS,
-        option("--runs", "Medians of so many.", 3),
+        *_PACE,
         _TRANSPORTS,
         aims=partial(aims.rate_aims, compared=aims.UNICAST),
         layout=without("rates", "loss", "mixed", "failed"),
@@ -248,14 +251,7 @@ BENCHMARKS = {
         One process sends to two others; both ways take turns in one group.
 
         Example: ringcast bench api --size 100""",
-        several(
-            "--size sizes",
-            "Bytes per message; may be repeated.  [default: 100, 1000, 10000]",
-            int,
-            default=(100, 1000, 10_000),
-        ),
-        _SECONDS,
-        option("--runs", "Medians of so many.", 3),
+        *_PACE,
         several(
             "--transport transports",
             "How datagrams travel.  [default: udp]",
@@ -281,7 +277,7 @@ BENCHMARKS = {
         layout=without("versions"),
     ),
     "join": benchmark(
-        "membership",
+        "groups",
         """From the start of a process until it is in the view, beside what Python itself takes.
 
         Example: ringcast bench join --runs 9""",
@@ -291,7 +287,7 @@ BENCHMARKS = {
         aims=partial(aims.time_aims, wanted_s=aims.JOIN_S),
     ),
     "crash": benchmark(
-        "membership",
+        "groups",
         """From kill -9 until all survivors have the view without the victim.
 
         Example: ringcast bench crash --members 4 --json""",
@@ -301,7 +297,7 @@ BENCHMARKS = {
         aims=partial(aims.time_aims, wanted_s=aims.CRASH_S),
     ),
     "memory": benchmark(
-        "memory",
+        "groups",
         """Resident memory of a member that is idle, and whether it grows under load.
 
         Growth is that of the member that grows most: MB per minute, by least squares over the
@@ -318,7 +314,7 @@ BENCHMARKS = {
         remark=_flat_or_not,
     ),
     "state": benchmark(
-        "state",
+        "groups",
         """A joiner gets its state while the group goes on: how fast, and what the others notice.
 
         What a sender gets through meanwhile is counted while nobody is held up: `blocked` is the
@@ -335,7 +331,7 @@ BENCHMARKS = {
         ),
     ),
     "source": benchmark(
-        "source",
+        "on_spark",
         """An archive read by Spark: rows a second, and how long a micro-batch takes.
 
         Every column of every row reaches Spark, for `cpu_s` of CPU time of all its processes. The
@@ -352,7 +348,7 @@ BENCHMARKS = {
         compared_with=lambda: None,
     ),
     "fleet": benchmark(
-        "fleet",
+        "on_spark",
         """Simulations on Spark over two cores, beside the same seeds in two plain processes.
 
         Example: ringcast bench fleet --seeds 400""",

@@ -31,14 +31,14 @@ from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
 from ringcast.config import MembershipConfig, MulticastConfig
 from ringcast.model import Address, Stream
-from ringcast.sim.processes import Reader, say, serve, view_of
+from ringcast.sim.member_process import Reader, say, serve, view_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from ringcast.aio.group import Group
-    from ringcast.sim.processes import Commands
+    from ringcast.sim.member_process import Commands
 
 
 def _hear() -> Any:

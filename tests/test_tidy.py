@@ -196,9 +196,8 @@ LONG = {
     "window/windows.py": (677, "windows by side"),
     "blocking.py": (557, "one table of options"),
     "aio/tcp.py": (560, "transports apart"),
-    "sim/plan.py": (565, "faults as tables"),
     "trace/segments.py": (548, "one writer of rows"),
-    "sim/options.py": (492, "faults as tables; the wider world has more of them"),
+    "sim/options.py": (484, "faults as tables; the wider world has more of them"),
     "protocols/unicast_sender.py": (456, "one sender and one receiver for all streams"),
 }
 """Files of more than 450 lines: how long they may be, and what will split them. It only shrinks."""
@@ -212,9 +211,11 @@ def test_files_are_short(path: str) -> None:
 
 
 CEILINGS = {
-    "benchmarks": 4340,  # networks of any MTU, single messages, what refusing and sealing cost
+    "benchmarks": 4277,  # networks of any MTU, single messages, what refusing and sealing cost
+    "cli": 3720,
     "explore": 4142,
     "rules": 4496,
+    "sim": 6215,
 }
 """Lines that a package may have. They only shrink."""
 

@@ -40,9 +40,9 @@ from ringcast.explore.scenarios import SCENARIOS
 from ringcast.model import Address, Member
 from ringcast.sim.cluster import GROUP
 from ringcast.sim.member import FIRST_PORT
+from ringcast.sim.network import ChecksumSeal
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
-from ringcast.sim.seal import ChecksumSeal
 from ringcast.sim.world import Network
 from ringcast.wire.codec import VERSION, Codec
 

@@ -23,14 +23,14 @@ from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
 from ringcast.core.view_change import Freeze
 from ringcast.model import Stream
-from ringcast.sim.processes import say, serve, view_of
+from ringcast.sim.member_process import say, serve, view_of
 
 if TYPE_CHECKING:
     from ringcast import Group
     from ringcast.aio.read_queue import Guarantee
     from ringcast.core.effects import Left
     from ringcast.core.view_change import Begin
-    from ringcast.sim.processes import Commands
+    from ringcast.sim.member_process import Commands
 
 PAUSE_S = 0.01
 GUARANTEES: tuple[Guarantee, ...] = ("fifo", "uniform")

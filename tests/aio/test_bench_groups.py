@@ -10,12 +10,13 @@ from click.testing import CliRunner
 
 from benchmarks import multicast
 from benchmarks.aims import MULTICAST, at_least, at_most, has_collapsed, matrix_aims
-from benchmarks.memory import slope_of
+from benchmarks.groups import slope_of
 from benchmarks.multicast import SHAPES, SIZES, matrix_cells, measure_cells
 from benchmarks.workload import TRANSPORTS, Size, Workload
 from ringcast.cli import main
 from ringcast.errors import RingcastError, UsageError
-from ringcast.sim.processes import SEND_BATCH, Cluster, lost, payloads_of
+from ringcast.sim.member_process import SEND_BATCH, lost, payloads_of
+from ringcast.sim.processes import Cluster
 
 SHORT = ["--seconds", "0.02", "--runs", "1"]
 

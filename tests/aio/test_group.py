@@ -22,7 +22,7 @@ from ringcast import (
 )
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
-from ringcast.sim.processes import free_ports
+from support.ports import free_ports
 
 if TYPE_CHECKING:
     from ringcast.aio.group import Group

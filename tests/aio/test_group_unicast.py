@@ -30,7 +30,7 @@ from ringcast import (
     ViewInstalled,
     join,
 )
-from ringcast.sim.processes import free_ports
+from support.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

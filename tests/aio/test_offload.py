@@ -16,7 +16,7 @@ from ringcast.aio.multicast_socket import MulticastSocket, group_address
 from ringcast.aio.offload import mtu_of
 from ringcast.aio.udp import UdpSocket
 from ringcast.model import ViewId
-from ringcast.sim.processes import free_ports
+from support.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

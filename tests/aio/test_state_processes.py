@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.state import PROGRAM, bench_state, check_known
+from benchmarks.groups import PROGRAM, bench_state, check_known
 from ringcast.errors import RingcastError, UsageError
 from ringcast.sim.processes import Cluster, hear, tell
 

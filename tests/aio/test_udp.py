@@ -16,8 +16,8 @@ from ringcast.aio import udp
 from ringcast.aio.sources import ListSource
 from ringcast.aio.udp import UdpSocket
 from ringcast.model import ViewId
-from ringcast.sim.processes import free_ports
 from ringcast.window.windows import SendWindow
+from support.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

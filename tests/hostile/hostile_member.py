@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from ringcast import MembershipConfig, join
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
-from ringcast.sim.processes import say, serve
+from ringcast.sim.member_process import say, serve
 
 if TYPE_CHECKING:
     from ringcast import Group, Member
-    from ringcast.sim.processes import Commands
+    from ringcast.sim.member_process import Commands
 
 PAUSE_S = 0.005
 PADDING = b"." * 500

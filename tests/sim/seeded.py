@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.plan import expand
-from ringcast.sim.runner import run
+from ringcast.sim.runner import Tally, run, run_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ringcast.sim.nodes import NodeFactory
+    from ringcast.sim.cluster import NodeFactory
     from ringcast.sim.options import Options
     from ringcast.sim.runner import Summary
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ringcast.core.effects import VerifyWanted
-from ringcast.sim.change_cost import assemble, measure
+from tools.view_changes import assemble, measure
 
 if TYPE_CHECKING:
-    from ringcast.sim.change_cost import Assembly, Cost
+    from tools.view_changes import Assembly, Cost
 
 DATAGRAMS_EACH = 7.0
 """To and from each member: a proposal, what it has, the cut, that it is flushed, the view, that it

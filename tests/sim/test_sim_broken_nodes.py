@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.model import Conn, Member, View
     from ringcast.node import Node
-    from ringcast.sim.nodes import NodeFactory
+    from ringcast.sim.cluster import NodeFactory
     from ringcast.wire.frames import StabilityReport
 
 MULTICAST, UNICAST = Plan("multicast"), Plan("unicast")

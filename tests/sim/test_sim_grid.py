@@ -8,9 +8,8 @@ from click.testing import CliRunner
 from ringcast.cli import main
 from ringcast.errors import UsageError
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting, place, point_words
-from ringcast.sim.likeness import state_of
 from ringcast.sim.plan import expand
-from ringcast.sim.runner import Failure, run
+from ringcast.sim.runner import Failure, run, state_of
 from ringcast.trace.rows import PHASE
 
 

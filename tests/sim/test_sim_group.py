@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ringcast.sim.incidents import cut_links
 from ringcast.sim.options import Incident, Options
-from ringcast.sim.partitions import cut_links
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
 

@@ -13,9 +13,8 @@ from seeded import check_nothing_failed
 
 from ringcast.node import Node
 from ringcast.rules.membership import LEAVE
-from ringcast.sim.fleet import Tally
 from ringcast.sim.plan import expand
-from ringcast.sim.runner import run
+from ringcast.sim.runner import Tally, run
 from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:

@@ -54,11 +54,11 @@ def test_an_application_that_stops_for_good_is_named_by_the_sender_it_blocks() -
     cluster.run()
     assert cluster.recorder.findings == []
     sender = cluster.processes[0]
-    reasons = sender.resident.harness.node.explain(sender.clock.read(cluster.clock.now))
+    reasons = sender.node.explain(sender.clock.read(cluster.clock.now))
     blocked = [reason for reason in reasons if "blocked" in reason]
     assert len(blocked) == 1
     assert "limited by C" in blocked[0]
-    stuck = cluster.processes[2].resident.harness.node.explain(cluster.clock.now)
+    stuck = cluster.processes[2].node.explain(cluster.clock.now)
     assert any("wait for this member's application" in reason for reason in stuck)
     assert not of(cluster.recorder.rows, trace.DROP_HIGH)
 

@@ -16,10 +16,9 @@ from ringcast.errors import DecodeError, UsageError
 from ringcast.model import Address
 from ringcast.sim.clock import LocalClock, VirtualClock, ns
 from ringcast.sim.faults import Conditions, seeded_link, spoiled
-from ringcast.sim.network import Packet
+from ringcast.sim.network import ChecksumSeal, Packet
 from ringcast.sim.options import FAULTS, Incident, Options, from_json
 from ringcast.sim.plan import expand
-from ringcast.sim.seal import ChecksumSeal
 from ringcast.sim.world import Network
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from seeded import share
 
 from ringcast.config import MembershipConfig
 from ringcast.errors import UsageError
+from ringcast.sim.incidents import cut_links, kinds_of
+from ringcast.sim.mishaps import CUTS, KINDS, LONG_MS
 from ringcast.sim.network import RETAINED_KINDS, STABILITY_KINDS
 from ringcast.sim.options import FAULTS, NODES_MAX, STEPS, Options
-from ringcast.sim.partitions import CUTS, KINDS, LONG_MS, cut_links, kinds_of
 from ringcast.sim.plan import GROUP_TARGETS, TARGETS, UNICAST_TARGETS, UNIFORM_TARGETS, expand
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from seeded import MANY, PLANS, check_determinism, check_nothing_failed
 
+from ringcast.sim.facts import CRASHED_SENDERS
 from ringcast.sim.faults import SETTLED_KINDS
-from ringcast.sim.happenings import CRASHED_SENDERS
 from ringcast.sim.options import Incident, Options, from_json
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace

@@ -15,7 +15,7 @@ from ringcast.node import build_node
 from ringcast.protocols.stability import StabilityRounds
 from ringcast.protocols.views.halves import ViewReceiver
 from ringcast.protocols.views.streams import ViewStreams
-from ringcast.sim.control_cost import LOAD_RUN_MESSAGES, LOAD_RUNS, load_table, loads
+from ringcast.sim.crowd import LOAD_RUN_MESSAGES, LOAD_RUNS, load_table, loads
 from ringcast.sim.options import Incident, Options
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace

@@ -15,11 +15,10 @@ from ringcast.protocols.views.catch_up import CatchUp
 from ringcast.protocols.views.state import StateTransfer
 from ringcast.protocols.views.taking import Taking
 from ringcast.rules.table import STATE
-from ringcast.sim.application import Ledger
-from ringcast.sim.fleet import Tally
 from ringcast.sim.options import Incident, Options
 from ringcast.sim.plan import expand
-from ringcast.sim.runner import run
+from ringcast.sim.runner import Tally, run
+from ringcast.sim.workload import Ledger
 from ringcast.trace import rows as trace
 from ringcast.trace.rows import split_key
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
 from ringcast.sim.cluster import Cluster
-from ringcast.sim.control_cost import NODES, RUN_MESSAGES, RUNS, measure
+from ringcast.sim.crowd import NODES, RUN_MESSAGES, RUNS, measure
 from ringcast.sim.options import Incident, Options
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
@@ -48,17 +48,17 @@ def test_who_is_out_in_the_middle_of_taking_has_held_what_it_committed() -> None
     """It leaves once the last fragment has found room, which taking the others makes."""
     alone = quiet(nodes=1, initial=1, capacities=(2,), tau_ms=(100.0,), senders=(0,))
     cluster = Cluster(alone)
-    harness = cluster.boot(0).resident.harness
+    member = cluster.boot(0).resident
     now = 0
-    harness.start(now)
-    while harness.node.view is None:
-        now = harness.node.next_timeout() or now
-        harness.handle_timeout(now)
-    assert harness.send([bytes(3 * alone.datagram_bytes)], now, stream=Stream.UNIFORM) == 1
-    harness.leave(now)
-    while not harness.is_closed:
-        assert harness.take(1, now)
-    harness.take_packets()
+    member.call(member.node.start, now)
+    while member.node.view is None:
+        now = member.node.next_timeout() or now
+        member.handle_timeout(now)
+    assert member.send([bytes(3 * alone.datagram_bytes)], now, stream=Stream.UNIFORM) == 1
+    member.leave(now)
+    while not member.is_closed:
+        assert member.take(1, now)
+    member.take_datagrams()
     rows = cluster.recorder.rows
     commits = [row for row in of_uniform(rows, trace.TX) if row.kind == "commit"]
     windows = of_uniform(rows[: commits[-1].run_idx], trace.WIN)

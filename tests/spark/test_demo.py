@@ -13,8 +13,7 @@ from click.testing import CliRunner
 
 from ringcast.cli import main
 from ringcast.cli.demo import REPEATED, _plant_duplicate
-from ringcast.cli.demo_market import Market
-from ringcast.cli.demo_stream import Revenue
+from ringcast.cli.demo_market import Market, Revenue
 from ringcast.spark.audit import audit
 
 if TYPE_CHECKING:

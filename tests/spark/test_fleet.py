@@ -17,10 +17,9 @@ from ringcast.cli.replay import replay
 from ringcast.events import Delivered
 from ringcast.node import build_node
 from ringcast.protocols.views.streams import ViewStreams
-from ringcast.sim.fleet import Tally, run_seeds
 from ringcast.sim.grid import grid_points, parse_setting, place
 from ringcast.sim.plan import expand
-from ringcast.sim.runner import Judged, run
+from ringcast.sim.runner import Judged, Tally, run, run_seeds
 from ringcast.spark.audit import audit_all
 from ringcast.spark.fleet import KEPT_PER_TASK, Fleet, fleet_rows, tasks_for
 from ringcast.spark.fleet_tables import outcome
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from ringcast.core.effects import Effects
     from ringcast.events import Event
-    from ringcast.sim.nodes import NodeFactory
+    from ringcast.sim.cluster import NodeFactory
     from ringcast.sim.runner import Summary
 
 SMALL = grid_points([parse_setting("messages=3"), parse_setting("loss=0,0.05")])

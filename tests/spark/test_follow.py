@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from ringcast.cli import main
-from ringcast.cli.following import Changes
+from ringcast.cli.audit import Changes
 from ringcast.errors import UsageError
 from ringcast.spark import kept, states, summarize, summary
 from ringcast.spark.audit import audit

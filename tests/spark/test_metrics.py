@@ -11,7 +11,7 @@ import pytest
 from pyspark.testing import assertDataFrameEqual
 
 from ringcast.errors import UsageError
-from ringcast.sim.fleet import run_seeds
+from ringcast.sim.runner import run_seeds
 from ringcast.spark import metrics
 from ringcast.trace.rows import Row
 from ringcast.trace.segments import (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row as Record
 
 from ringcast.cli import main
-from ringcast.sim.fleet import run_seeds
+from ringcast.sim.runner import run_seeds
 from ringcast.spark.audit import audit
 from ringcast.spark.page import write_page
 from ringcast.spark.page.document import document

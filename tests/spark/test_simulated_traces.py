@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ringcast.sim.fleet import run_seeds
-from ringcast.sim.runner import Judged
+from ringcast.sim.runner import Judged, run_seeds
 from ringcast.spark.audit import audit, audit_all
 from ringcast.spark.report import RECORDED, verdict_id
 from ringcast.trace.segments import Segment, segment_paths, write_segment, write_trace_segments

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from ringcast.sim.processes import free_ports
+from support.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 
-from ringcast.cli.demo_trader import PRICES, Ledger, make_orders
+from ringcast.sim.member_process import PRICES, Ledger, make_orders
 
 
 def test_a_ledger_counts_orders_and_cents_by_sender_and_guarantee() -> None:

@@ -13,7 +13,7 @@ from ringcast.errors import GroupClosed, Reject, UsageError
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
 from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
 from ringcast.node import Node
-from ringcast.sim.seal import ChecksumSeal
+from ringcast.sim.network import ChecksumSeal
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import InView
 from ringcast.wire.codec import Codec

@@ -19,20 +19,20 @@ COMMANDS = {
     "audit": "ringcast.cli.audit",
     "bench": "ringcast.cli.bench",
     "demo": "ringcast.cli.demo",
-    "explain": "ringcast.cli.explain",
+    "explain": "ringcast.cli.local",
     "explore": "ringcast.cli.explore",
     "health": "ringcast.cli.health",
     "join": "ringcast.cli.join",
     "keygen": "ringcast.cli.keygen",
-    "members": "ringcast.cli.members",
+    "members": "ringcast.cli.local",
     "replay": "ringcast.cli.replay",
     "simulate": "ringcast.cli.simulate",
-    "stats": "ringcast.cli.stats",
-    "sync": "ringcast.cli.sync",
+    "stats": "ringcast.cli.local",
+    "sync": "ringcast.cli.local",
     "tables": "ringcast.cli.tables",
     "top": "ringcast.cli.top",
 }
-"""Command → the module that defines it under the same name. Imported when used: `ringcast
+"""Command → the module that defines it under its name. Imported when used: `ringcast
 --help` must not wait for what one command needs."""
 
 SPARK = {"pyspark", "pyarrow", "pandas", "numpy", "duckdb"}

@@ -13,15 +13,15 @@ import click
 
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
-from ringcast.cli.durations import Duration
 from ringcast.cli.stopping import joined
-from ringcast.cli.words import safe, table
+from ringcast.cli.words import Duration, safe, table
 from ringcast.config_file import PRESETS, load_config
 from ringcast.events import Closed, Delivered, ViewInstalled
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from ringcast.aio.group import Group
-    from ringcast.config import GroupConfig
     from ringcast.trace.archive import Holding, Index
 
 STATUS_S = 10.0
@@ -69,7 +69,10 @@ def archive() -> None:
 )
 @click.option("--must-exist", is_flag=True, help="Do not start the group if nobody is there.")
 @click.option(
-    "--key-file", type=click.Path(path_type=Path), metavar="FILE", help="The group's key, as join."
+    *("--key-file", "key"),
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The group's key, as join.",
 )
 @click.option("--insecure", is_flag=True, default=None, help="Use no key, as join.")
 @click.option(
@@ -79,7 +82,7 @@ def archive() -> None:
 @click.option("--run-id", default="", metavar="ID", help="As the group's members say, for audits.")
 @click.option(
     "--interval",
-    "interval_s",
+    "record_interval_s",
     type=Duration(),
     default="2s",
     show_default=True,
@@ -91,16 +94,10 @@ def keep(
     group: str,
     directory: Path,
     name: str,
-    listen: str,
-    members: tuple[str, ...],
-    must_exist: bool,
-    key_file: Path | None,
-    insecure: bool | None,
     config_file: Path | None,
     preset: str | None,
-    run_id: str,
-    interval_s: float,
     as_json: bool,
+    **place: Any,
 ) -> None:
     """Join GROUP and keep every message that is sent to it, in files in DIR. Several archives may
     write into the same DIR: Spark reads each message once.
@@ -114,9 +111,9 @@ def keep(
     Example: ringcast archive orders archive/ --name archive-1
     """
     config = load_config(config_file, preset=preset, group=group, name=name)
-    keeper = _Keeper(config, directory, run_id, interval_s, as_json=as_json)
-    place = {"listen": listen, "members": members, "must_exist": must_exist}
-    run(keeper.member(**place, key=key_file, insecure=insecure))
+    joining = join(config=config, record=directory, record_payloads=True, **place)
+    keeper = _Keeper(directory, as_json=as_json)
+    run(keeper.member(joining))
     if keeper.error:
         click.echo(f"ringcast: {safe(keeper.error)}", err=True)
         sys.exit(1)
@@ -125,34 +122,14 @@ def keep(
 class _Keeper:
     """A member that reads, and nothing else: what it reads is recorded."""
 
-    def __init__(
-        self,
-        config: GroupConfig,
-        directory: Path,
-        run_id: str,
-        interval_s: float,
-        *,
-        as_json: bool,
-    ) -> None:
+    def __init__(self, directory: Path, *, as_json: bool) -> None:
         self.error = ""
-        self._interval_s = interval_s
-        self._run_id = run_id
-        self._config = config
         self._directory = directory
         self._as_json = as_json
         self._messages = 0
         self._told = 0, time.monotonic()
 
-    async def member(self, **place: Any) -> None:
-        """`place`: where, and with which key."""
-        joining = join(
-            config=self._config,
-            **place,
-            record=self._directory,
-            record_payloads=True,
-            record_interval_s=self._interval_s,
-            run_id=self._run_id,
-        )
+    async def member(self, joining: AbstractAsyncContextManager[Group]) -> None:
         async with joined(joining) as (group, stopped):
             tasks = [
                 asyncio.create_task(work)

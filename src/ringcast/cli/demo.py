@@ -1,7 +1,7 @@
 """ringcast demo: a real cluster, real crashes, its orders on Spark, and Spark's verdict on it all.
 
-Traders are processes of their own (demo_trader.py), with an archive among them (demo_market.py);
-Spark reads what it keeps while they trade (demo_stream.py).
+Traders are processes of their own, with an archive among them; Spark reads what it keeps while they
+trade (demo_market.py).
 
 `ringcast demo uniform` tells what becomes of uniform messages whose sender dies (demo_uniform.py).
 """
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ringcast.cli.demo_market import Totals
-    from ringcast.cli.demo_stream import Revenue
+    from ringcast.cli.demo_market import Revenue, Totals
 
 KILL_AFTER_S = 3.0
 QUICK_KILL_AFTER_S = 1.0
@@ -145,20 +144,16 @@ def _show(base: Path, loss: float, seed: int) -> Path:
         # Spark takes seconds to start: it does so while orders are exchanged.
         starting = pool.submit(session, "ringcast demo")
         revenue, totals = _trade(base, trace, loss, seed, starting)
-    spark = starting.result()
-    try:
+    with starting.result() as spark:
         _compare(revenue, totals)
         return _audit(spark, base, trace)
-    finally:
-        spark.stop()
 
 
 def _trade(
     base: Path, trace: Path, loss: float, seed: int, starting: Future[SparkSession]
 ) -> tuple[Revenue, Totals]:
     """Orders until Spark reads them. The stream, and what all survivors agree on."""
-    from ringcast.cli.demo_market import Market
-    from ringcast.cli.demo_stream import Revenue
+    from ringcast.cli.demo_market import Market, Revenue
 
     lost = f"each loses {loss:.0%} of what arrives"
     _step(1, f"Four processes join the group 'orders'; {lost}. An archive keeps all messages.")
@@ -199,7 +194,7 @@ def _agree(traders: list[str], told: list[Totals]) -> Totals:
 
 def _compare(revenue: Revenue, totals: Totals) -> None:
     """Print what the stream has found; it must be what the members say."""
-    from ringcast.cli.demo_stream import WINDOW_S
+    from ringcast.cli.demo_market import WINDOW_S
 
     revenue.finish()
     _step(6, f"Orders and revenue in each {WINDOW_S} seconds, from the stream:")

@@ -1,5 +1,5 @@
 """The group of `ringcast demo`: four traders, and an archive that keeps what they send if their
-traces are kept, too."""
+traces are kept, too. Spark reads that as a stream, and adds orders up."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import click
+
 from ringcast.errors import RingcastError
 from ringcast.sim.processes import Cluster, hear, tell
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from pathlib import Path
+
+    from pyspark.sql import Row, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 Totals: TypeAlias = "dict[tuple[str, str], tuple[int, int]]"
 """By sender and guarantee: how many orders, and for how many cents."""
@@ -27,11 +33,10 @@ DEADLINE_S = 180.0
 """Traders that take longer are stuck, and killed."""
 LOOK_S = 0.05
 
-SETTINGS = """\
-# Whoever is killed is noticed at once; nobody is to be missed because Spark keeps the machine busy.
-[membership]
-suspect_after_s = 10.0
-"""
+SUSPECT_AFTER_S = 10.0
+"""Who is killed is noticed at once; nobody is to be missed because Spark keeps the machine busy."""
+BATCH, RATE = 10, 500
+"""Orders at once, and in a second."""
 
 
 class Market:
@@ -42,16 +47,14 @@ class Market:
         self._trace = trace
         self._archive: subprocess.Popen[str] | None = None
         self._settings = directory / "settings.toml"
-        self._settings.write_text(SETTINGS)
+        self._settings.write_text(f"[membership]\nsuspect_after_s = {SUSPECT_AFTER_S}\n")
         self._cluster = Cluster(
             members=TRADERS,
             group=GROUP,
             loss=loss,
             seed=seed,
             record=trace,
-            program=("ringcast.cli.demo_trader",),
-            settings=str(self._settings),
-            uniform=f"m{UNIFORM_VICTIM}",
+            membership={"suspect_after_s": SUSPECT_AFTER_S},
         )
         self._stack = ExitStack()
 
@@ -76,7 +79,10 @@ class Market:
 
     def open(self) -> None:
         """Orders from now on."""
-        self._cluster.tell_all({"op": "trade", "names": self._everybody})
+        task = {"op": "trade", "names": self._everybody, "batch": BATCH, "rate": RATE}
+        for at, process in enumerate(self._cluster.processes):
+            guarantee = "uniform" if at == UNIFORM_VICTIM else "fifo"
+            tell(process, {**task, "guarantees": [guarantee]})
 
     def kill(self) -> None:
         """kill -9 the sender of uniform messages, and one of plain ones."""
@@ -114,9 +120,76 @@ class Market:
         return self._cluster.hear_all()
 
     def _start_archive(self, trace: Path) -> subprocess.Popen[str]:
-        tell(self._cluster.processes[0], {"op": "address"})
-        address = hear(self._cluster.processes[0])["address"]
+        address = self._cluster.await_view()[0]["listen"]
         command = [sys.executable, "-m", "ringcast", "archive", GROUP, str(trace), "--json"]
         command += ["--name", ARCHIVE, "--config", str(self._settings)]
         command += ["--member", address, "--must-exist"]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+# On Spark
+
+WINDOW_S = 2
+TABLE = "revenue"
+FIRST_ORDERS_S = 60.0
+
+REVENUE = f"""
+    SELECT window.start AS since, sender, stream, count(*) AS orders, sum(cents) AS cents
+    FROM (SELECT sender, stream, delivered_at,
+                 from_json(CAST(payload AS STRING), 'cents BIGINT').cents AS cents
+          FROM messages)
+    GROUP BY window(delivered_at, '{WINDOW_S} seconds'), sender, stream
+"""
+
+
+class Revenue:
+    """A streaming query over an archive, and what has come out of it."""
+
+    def __init__(self, spark: SparkSession, archive: Path, checkpoint: Path) -> None:
+        from ringcast.spark import register
+
+        register(spark)
+        messages = spark.readStream.format("ringcast").option("query", "revenue").load(str(archive))
+        messages.createOrReplaceTempView("messages")
+        self._spark = spark
+        self._query: StreamingQuery = (
+            spark.sql(REVENUE)
+            .writeStream.format("memory")
+            .queryName(TABLE)
+            .outputMode("complete")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(processingTime="1 second")
+            .start()
+        )
+
+    def await_orders(self) -> int:
+        """Return when it has read some: how many."""
+        deadline = time.monotonic() + FIRST_ORDERS_S
+        while not (read := sum(step.numInputRows for step in self._query.recentProgress)):
+            failed = self._query.exception()
+            if failed is not None:
+                raise click.ClickException(f"the stream has failed: {failed}")
+            if time.monotonic() > deadline:
+                raise click.ClickException(f"Spark has read no order within {FIRST_ORDERS_S:g} s")
+            time.sleep(2 * LOOK_S)
+        return read
+
+    def finish(self) -> None:
+        """Read all that is in the archive now, and end."""
+        self._query.processAllAvailable()
+        self._query.stop()
+
+    def by_sender(self) -> Totals:
+        """Orders and cents of each sender by each guarantee."""
+        rows = self._sums("sender, stream")
+        return {(sender, stream): (orders, cents) for sender, stream, orders, cents in rows}
+
+    def by_time(self) -> list[tuple[datetime, int, int]]:
+        """When each window began, its orders and cents."""
+        return [(since, orders, cents) for since, orders, cents in self._sums("since")]
+
+    def _sums(self, keys: str) -> list[Row]:
+        found = self._spark.sql(
+            f"SELECT {keys}, sum(orders), sum(cents) FROM {TABLE} GROUP BY {keys} ORDER BY {keys}"
+        )
+        return found.collect()

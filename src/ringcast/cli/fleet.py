@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -9,14 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.cli import simulate
-from ringcast.cli.kinds import SCREEN
-from ringcast.cli.words import table
+from ringcast.cli.words import SCREEN, spark_session, table
 from ringcast.errors import UsageError
 from ringcast.sim.grid import point_words
 from ringcast.spark.fleet import SCHEMA, fleet_rows, tasks_for
 from ringcast.spark.fleet_tables import outcome
 from ringcast.spark.progress import watched
-from ringcast.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,12 +35,8 @@ def simulate_fleet(fleet: Fleet, master: str, *, json_file: Path | None, matrix:
         if Path(fleet.out, RUNS).exists():
             raise UsageError(f"{fleet.out} has runs of a fleet already: choose another directory")
         Path(fleet.out).mkdir(parents=True, exist_ok=True)
-    click.echo("starting Spark …", err=True)
-    spark = session("ringcast simulate", master)
-    try:
+    with spark_session("ringcast simulate", master) as spark:
         return run_fleet(spark, fleet, json_file=json_file, matrix=matrix)
-    finally:
-        spark.stop()
 
 
 def run_fleet(
@@ -148,7 +143,7 @@ def _figures(fleet: Fleet, found: Outcome, seconds: float) -> dict[str, object]:
         "points": [
             {
                 **at._asdict(),
-                "judged": {name: simulate.judged_figures(j) for name, j in at.judged.items()},
+                "judged": {name: asdict(j) for name, j in at.judged.items()},
             }
             for at in found.points
         ],

@@ -7,13 +7,13 @@ import sys
 
 import click
 
-from ringcast.cli.local import ask_group, refusals
-from ringcast.cli.words import safe
+from ringcast.cli.local import answers
+from ringcast.cli.words import member_option, safe
 
 
 @click.command()
 @click.argument("group")
-@click.option("--member", metavar="NAME", help="Only this one, by name or address.")
+@member_option
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def health(group: str, member: str | None, as_json: bool) -> None:
     """Whether members are ready: in the group, with enough others, and with their state.
@@ -26,10 +26,9 @@ def health(group: str, member: str | None, as_json: bool) -> None:
       ringcast health orders
       ringcast health orders --member web-1
     """
-    replies = ask_group(group, {"ask": "health"}, member)
-    refusals(replies)
+    replies = answers(group, {"ask": "health"}, member)
     found = {
-        reply.who: [f"does not answer: {reply.error or reply.silence}"]
+        reply.who: [f"does not answer: {reply.why_not}"]
         if reply.answer is None
         else reply.answer["reasons"]
         for reply in replies

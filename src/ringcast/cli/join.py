@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from ringcast.aio.group import Group
     from ringcast.aio.read_queue import Guarantee, Notice
-    from ringcast.config import GroupConfig
 
 STDIN = 0
 CHUNK_BYTES = 1 << 16
@@ -68,7 +67,7 @@ STALL_S = 3.0
     help="Do not start the group if nobody is there.",
 )
 @click.option(
-    "--key-file",
+    *("--key-file", "key"),
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="The key of the group: see `ringcast keygen`.  [default: your own, on this machine]",
@@ -118,22 +117,12 @@ STALL_S = 3.0
 def join(
     group: str | None,
     name: str | None,
-    listen: str | None,
-    members: tuple[str, ...],
-    transport: TransportName | None,
-    key_file: Path | None,
-    insecure: bool | None,
-    must_exist: bool | None,
-    min_members: int | None,
     guarantee: Guarantee,
     config_file: Path | None,
     preset: str | None,
     options: tuple[str, ...],
-    record: Path | None,
-    metrics: str | None,
-    memory_limit: int | None,
-    spin_s: float | None,
     as_json: bool,
+    **place: Any,
 ) -> None:
     """Join GROUP, or start it: lines typed are sent to everybody, messages and views are printed as
     they come. At the end of the input, wait until the others have delivered everything, and leave.
@@ -151,28 +140,14 @@ def join(
     if group is None and config_file is None:
         raise UsageError("which group? Give its name, or a file that has it with --config")
     config = load_config(config_file, preset=preset, options=options, group=group, name=name)
-    joining = join_group(
-        config=config,
-        listen=listen,
-        members=members,
-        transport=transport,
-        key=key_file,
-        insecure=insecure,
-        must_exist=must_exist,
-        min_members=min_members,
-        when_few="wait",
-        record=record,
-        metrics=metrics,
-        memory_limit=memory_limit,
-        spin_s=spin_s,
-    )
-    run(_Terminal(config, guarantee, as_json=as_json).member(joining))
+    joining = join_group(config=config, when_few="wait", **place)
+    run(_Terminal(guarantee, as_json=as_json).member(joining))
 
 
 class _Terminal:
     """One member whose application is a person, or a pipe."""
 
-    def __init__(self, config: GroupConfig, guarantee: Guarantee, *, as_json: bool) -> None:
+    def __init__(self, guarantee: Guarantee, *, as_json: bool) -> None:
         self._guarantee = guarantee
         self._as_json = as_json
         self._sent = 0

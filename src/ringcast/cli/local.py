@@ -1,4 +1,4 @@
-"""The members that run here, asked through their probes."""
+"""ringcast members, explain, stats and sync: members that run here, asked through their probes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from ringcast.aio.probe import ANSWER_BYTES_MAX, connect, credentials, probes
+from ringcast.aio.prometheus import exposition
 from ringcast.aio.sources import group_directory, runtime_directory
-from ringcast.cli.words import safe
+from ringcast.cli.words import safe, table
 from ringcast.config import check_name
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 ANSWER_S = 1.0
 """A member that lives answers in milliseconds."""
@@ -57,6 +60,11 @@ class Reply:
         if self.answer is not None:
             return safe(str(self.answer["member"]["name"]))
         return safe(self.name) or f"a member in process {self.pid}"
+
+    @property
+    def why_not(self) -> str:
+        """Why there is no answer; empty: there is."""
+        return "" if self.answer is not None else self.error or self.silence
 
     @property
     def silence(self) -> str:
@@ -152,10 +160,12 @@ def group_directories() -> list[Path]:
         raise UsageError(f"cannot look into {top}: {error.strerror}") from None
 
 
-def refusals(replies: Sequence[Reply]) -> None:
-    """UsageError if all who answered said no."""
+def answers(group: str, question: dict[str, object], member: str | None = None) -> list[Reply]:
+    """The same; UsageError also if all who answered said no."""
+    replies = ask_group(group, question, member)
     if not any(reply.answer for reply in replies):
         raise UsageError("; ".join(f"{reply.who}: {reply.error}" for reply in replies))
+    return replies
 
 
 def probes_in(directory: Path) -> list[str]:
@@ -214,3 +224,199 @@ def _is_stopped(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
     except (OSError, IndexError):
         return False
+
+
+# The commands
+
+member_option = click.option("--member", metavar="NAME", help="Only this one, by name or address.")
+
+
+@click.command()
+@click.argument("group", required=False)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def members(group: str | None, as_json: bool) -> None:
+    """Who is in a group, or in all groups that have members of this user on this machine.
+
+    Members that are in different views, because they do not hear each other or have not yet, are
+    shown apart.
+
+    \b
+    Examples:
+      ringcast members
+      ringcast members orders --json
+    """
+    if group is not None:
+        gatherings = [ask_group(group, {"ask": "view"})]
+    else:
+        gatherings = [ask(path, {"ask": "view"}, probes_in(path)) for path in group_directories()]
+    views = [view for replies in gatherings for view in _views(replies)]
+    if as_json:
+        click.echo(json.dumps(views))
+        return
+    if not views:
+        click.echo("no group has a member here", err=True)
+    for view in views:
+        _print_view(view)
+
+
+def _views(replies: list[Reply]) -> list[dict[str, Any]]:
+    """Each view that somebody is in, with what is known of its members here."""
+    here = {reply.incarnation: reply for reply in replies}
+    views: dict[tuple[object, ...], dict[str, Any]] = {}
+    for reply in replies:
+        if reply.answer is None:
+            continue
+        answer = reply.answer
+        key = (answer["view"], *(member["incarnation"] for member in answer["members"]))
+        if not answer["members"]:
+            key = (reply.incarnation,)  # it is still looking for its group, by itself
+        if key not in views:
+            those = answer["members"] or [answer["member"]]
+            views[key] = {
+                "group": answer["group"],
+                "view": answer["view"],
+                "members": [_known(member, here.get(member["incarnation"])) for member in those],
+            }
+    seen = {member["incarnation"] for view in views.values() for member in view["members"]}
+    strangers = [reply for reply in replies if reply.is_silent and reply.incarnation not in seen]
+    for reply in strangers:
+        blank = {"name": reply.who, "address": "", "incarnation": reply.incarnation}
+        views[reply.incarnation,] = {"group": "", "view": 0, "members": [_known(blank, reply)]}
+    return list(views.values())
+
+
+def _known(member: dict[str, Any], reply: Reply | None) -> dict[str, Any]:
+    if reply is None:
+        state, pid = "not on this machine, or another user's", None
+    else:
+        pid = reply.pid or None
+        phase = "" if reply.answer is None else reply.answer["phase"]
+        state = phase or reply.error or f"does not answer: {reply.silence}"
+    return {**member, "pid": pid, "state": state}
+
+
+def _print_view(view: dict[str, Any]) -> None:
+    count = len(view["members"])
+    what = f"view {view['view']}, " if view["view"] else "in no view, "
+    click.echo(f"{safe(view['group']) or '?'}: {what}{count} member{'s' * (count != 1)}")
+    rows = []
+    for member in view["members"]:
+        process = "" if member["pid"] is None else f"process {member['pid']}"
+        rows.append((f"  {safe(member['name'])}", member["address"], process, member["state"]))
+    click.echo("\n".join(table(rows)))
+
+
+@click.command()
+@click.argument("group")
+@member_option
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def explain(group: str, member: str | None, as_json: bool) -> None:
+    """What waits in a group, for whom, and since when: a sentence for each.
+
+    All members of this user on this machine are asked. One that does not answer is named, too.
+
+    \b
+    Examples:
+      ringcast explain orders
+      ringcast explain orders --member web-1
+    """
+    replies = answers(group, {"ask": "explain"}, member)
+    if as_json:
+        lines = [
+            {
+                "member": reply.who,
+                "pid": reply.pid,
+                "reasons": None if reply.answer is None else reply.answer["reasons"],
+                "answers": reply.answer is not None,
+                "why_not": reply.why_not,
+            }
+            for reply in replies
+        ]
+        click.echo(json.dumps(lines))
+        return
+    waits = False
+    for reply in replies:
+        if reply.answer is None:
+            waits = True
+            click.echo(f"{reply.who} does not answer: {reply.why_not}")
+        else:
+            for reason in reply.answer["reasons"]:
+                waits = True
+                click.echo(f"{reply.who}: {safe(reason)}")
+    if not waits:
+        click.echo("nothing waits")
+
+
+@click.command()
+@click.argument("group")
+@member_option
+@click.option("--json", "as_json", is_flag=True, help="For programs: an object per member.")
+@click.option("--prometheus", is_flag=True, help="The main figures in Prometheus' text format.")
+def stats(group: str, member: str | None, as_json: bool, prometheus: bool) -> None:
+    """Every table with its size, and every counter, of the members of a group here.
+
+    What is listed grows and shrinks with versions; what --prometheus prints keeps its names.
+
+    \b
+    Examples:
+      ringcast stats orders
+      ringcast stats orders --member web-1 --json
+      ringcast stats orders --prometheus > /var/lib/node_exporter/ringcast.prom
+    """
+    if as_json and prometheus:
+        raise UsageError("--json or --prometheus, not both")
+    replies = answers(group, {"ask": "top" if prometheus else "stats"}, member)
+    found = [reply.answer for reply in replies if reply.answer is not None]
+    for reply in replies:
+        if reply.answer is None:
+            click.echo(f"{reply.who} does not answer: {reply.why_not}", err=True)
+    if prometheus:
+        click.echo(exposition(found), nl=False)
+    elif as_json:
+        click.echo(json.dumps(found))
+    else:
+        for answer in found:
+            click.echo(f"{safe(answer['member']['name'])}, process {answer['pid']}")
+            click.echo("\n".join(_tree(answer["stats"], "  ")))
+
+
+def _tree(content: dict[str, object], indent: str) -> Iterator[str]:
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            yield f"{indent}{safe(key)}"
+            yield from _tree(value, indent + "  ")
+        else:
+            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield f"{indent}{safe(key)}  {safe(shown)}"
+
+
+@click.command()
+@click.argument("group")
+@click.argument("peer")
+@click.option("--member", metavar="NAME", help="Only this one asks, by name or address.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def sync(group: str, peer: str, member: str | None, as_json: bool) -> None:
+    """Have the members here ask PEER where its messages to each of them alone stand, and go on from
+    there. For when they are stuck; it changes nothing where all is well.
+
+    PEER is a member of their view, by name or address. It is asked by each member of this user on
+    this machine that has had a message from it. `ringcast explain` shows the question until it is
+    answered.
+
+    \b
+    Examples:
+      ringcast sync orders web-3
+      ringcast sync orders web-3 --member web-1
+    """
+    asked = [
+        (reply.who, reply.why_not or safe((reply.answer or {})["refusal"]))
+        for reply in answers(group, {"ask": "sync", "peer": peer}, member)
+    ]
+    lines = [f"{who} does not: {why}" if why else f"{who} asks {safe(peer)}" for who, why in asked]
+    if all(why for _, why in asked):
+        raise UsageError("; ".join(lines))
+    if as_json:
+        told = [{"member": who, "asks": not why, "why_not": why} for who, why in asked]
+        click.echo(json.dumps(told))
+    else:
+        click.echo("\n".join(lines))

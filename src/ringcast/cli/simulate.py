@@ -5,25 +5,26 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.kinds import SCREEN, SparkMaster, json_file_option
-from ringcast.sim.control_cost import load_table, loads, measure
-from ringcast.sim.fleet import Tally, run_seeds
+from ringcast.cli.words import SCREEN, SparkMaster, json_file_option
+from ringcast.sim.crowd import load_table, loads, measure
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds
 from ringcast.sim.options import DETECTING, FAULTS, PROTOCOLS, PURGES
+from ringcast.sim.runner import Tally, run_seeds
 from ringcast.sim.timeline import time_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from ringcast.sim.runner import Judged, Summary
+    from ringcast.sim.runner import Summary
 
 FAILED_SEEDS_SHOWN = 10
 FAILURES_SHOWN = 3
@@ -282,14 +283,6 @@ def show_matrix(tally: Tally, protocol: str, purge: str) -> None:
     click.echo(f"empty cells: {', '.join(empty) or 'none'}\n")
 
 
-def judged_figures(judged: Judged) -> dict[str, object]:
-    return {
-        "premises": judged.premises,
-        "violations": judged.violations,
-        "worst": judged.worst,
-    }
-
-
 def figures(
     tally: Tally, protocol: str, purge: str, seeds: range, seconds: float
 ) -> dict[str, object]:
@@ -303,7 +296,7 @@ def figures(
         "faults": tally.faults,
         "rows": tally.rows,
         "seconds": round(seconds, 3),
-        "rules": {rule: judged_figures(judged) for rule, judged in tally.judged.items()},
+        "rules": {rule: asdict(judged) for rule, judged in tally.judged.items()},
         "happenings": dict(tally.happenings),
         "matrix": {fault: {kind: tally.matrix[fault, kind] for kind in kinds} for fault in FAULTS},
         "failures": [

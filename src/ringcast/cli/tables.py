@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.durations import Duration
-from ringcast.cli.words import safe, table
+from ringcast.cli.words import Duration, safe, spark_session, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import date
-
-    from pyspark.sql import SparkSession
 
     from ringcast.spark.tables import Built, Warehouse
 
@@ -57,7 +53,7 @@ def build(traces: Path, warehouse: Path, only: datetime | None, master: str) -> 
     from ringcast.spark.tables import Warehouse
     from ringcast.spark.tables import build as build_tables
 
-    with _spark(master) as spark:
+    with spark_session("ringcast tables", master) as spark:
         day = None if only is None else only.date()
         built = build_tables(spark, traces, Warehouse(warehouse), only=day, tell=_tell)
     _print_built(built)
@@ -73,11 +69,10 @@ def compact(warehouse: Path, master: str) -> None:
 
     Example: ringcast tables compact warehouse/
     """
-    from ringcast.spark.tables import Warehouse
     from ringcast.spark.tables import compact as compact_tables
 
-    found = Warehouse.existing(warehouse)
-    with _spark(master) as spark:
+    found = _existing(warehouse)
+    with spark_session("ringcast tables", master) as spark:
         gone = compact_tables(spark, found, tell=_tell)
     click.echo(f"{gone} files less")
 
@@ -174,15 +169,3 @@ def _span(days: list[date]) -> str:
 
 def _tell(line: str) -> None:
     click.echo(safe(line), err=True)
-
-
-@contextmanager
-def _spark(master: str) -> Iterator[SparkSession]:
-    from ringcast.spark.session import session
-
-    _tell("starting Spark …")
-    spark = session("ringcast tables", master)
-    try:
-        yield spark
-    finally:
-        spark.stop()

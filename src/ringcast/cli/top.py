@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ringcast.cli.local import ask_group, refusals
+from ringcast.cli.local import answers
 from ringcast.cli.words import safe, table
 
 if TYPE_CHECKING:
@@ -112,9 +112,7 @@ def _looks(group: str, interval_s: float, *, once: bool) -> Iterator[_Look]:
     is_first = True
     while True:
         began = time.monotonic()
-        replies = ask_group(group, {"ask": "top"})
-        refusals(replies)
-        look = watch.look(replies, began)
+        look = watch.look(answers(group, {"ask": "top"}), began)
         if not (once and is_first):
             yield look
             if once:
@@ -170,7 +168,7 @@ class _Watch:
 
     def _silent(self, reply: Reply, now: float) -> tuple[Rows, dict[str, Any]]:
         since = self._silent_since.setdefault(reply.incarnation, now)
-        why = reply.error or reply.silence
+        why = reply.why_not
         row = (reply.who, f"does not answer for {now - since:.1f} s: {why}")
         return [row], {"member": reply.who, "pid": reply.pid, "answers": False, "why": why}
 

@@ -1,11 +1,23 @@
-"""Text for terminals."""
+"""Text for terminals, and what options may hold beyond what click knows: mistakes are told before
+any work begins."""
 
 from __future__ import annotations
 
+import re
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+SCREEN = Path("-")
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+MASTERS = re.compile(r"local(\[[^]]+\])?|local-cluster\[[^]]+\]|(spark|k8s)://.+|yarn")
 
 
 def safe(text: str) -> str:
@@ -31,3 +43,73 @@ def table(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) ->
         ]
         lines.append("  ".join([*fitted, last]).rstrip())
     return lines
+
+
+@contextmanager
+def spark_session(app: str, master: str) -> Iterator[SparkSession]:
+    """Until the block ends; starting it takes seconds."""
+    from ringcast.spark.session import session
+
+    click.echo("starting Spark …", err=True)
+    with session(app, master) as spark:
+        yield spark
+
+
+# Options
+
+
+class Duration(click.ParamType[float]):
+    """Seconds, from a length of time as people write it: 5s, 90m, 12h, 30d."""
+
+    name = "duration"
+
+    def __init__(self, *, may_be_zero: bool = False) -> None:
+        self._may_be_zero = may_be_zero
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|[smhd])", str(value))
+        if found is None or not (float(found[1]) or self._may_be_zero):
+            self.fail(f"{value!r} is no length of time: write 5s, 90m, 12h or 30d", param, ctx)
+        return float(found[1]) * UNITS[found[2]]
+
+
+class OutputFile(click.ParamType[Path]):
+    """A file that can be written; - is the screen."""
+
+    name = "FILE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        path = Path(str(value))
+        if path != SCREEN and path.is_dir():
+            self.fail(f"{path} is a directory", param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"{path.parent} is not a directory", param, ctx)
+        return path
+
+
+class SparkMaster(click.ParamType[str]):
+    """Where Spark runs."""
+
+    name = "URL"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        if not MASTERS.fullmatch(str(value)):
+            self.fail(f"{value!r}: write local[*], or such as spark://host:7077", param, ctx)
+        return str(value)
+
+
+json_file_option = click.option(
+    *("--json", "json_file"),
+    is_flag=False,
+    flag_value=str(SCREEN),
+    type=OutputFile(),
+    metavar="[FILE]",
+    help="Print JSON instead; with a FILE, write it there as well.",
+)
+"""`--json` at the end of a command, as everywhere; or with a file."""

@@ -7,25 +7,23 @@ from __future__ import annotations
 
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ringcast.config import GroupConfig
-from ringcast.model import Address, Member
-from ringcast.sim.application import Giver, Keeper
+from ringcast.model import Address, Member, Stream
+from ringcast.node import build_node
+from ringcast.protocols.failure import FailureDetector
 from ringcast.sim.clock import LocalClock
 from ringcast.sim.facts import facts_of
 from ringcast.sim.faults import Conditions, seeded_link
-from ringcast.sim.gathering import Gathering
-from ringcast.sim.harness import Harness
+from ringcast.sim.gathering import Gathering, Oracle
+from ringcast.sim.harness import Recorder
 from ringcast.sim.incidents import Incidents
 from ringcast.sim.member import FIRST_PORT, SimulatedMember
-from ringcast.sim.nodes import node_factory_for
+from ringcast.sim.network import ChecksumSeal
 from ringcast.sim.options import slot_name
-from ringcast.sim.oracle import Oracle
 from ringcast.sim.phases import Phases
-from ringcast.sim.recorder import Recorder
-from ringcast.sim.seal import ChecksumSeal
-from ringcast.sim.workload import Application, Payloads
+from ringcast.sim.workload import Payloads
 from ringcast.sim.world import Driving, World
 from ringcast.trace.rows import CRASH, RESUME, Trace
 from ringcast.wire.codec import Codec
@@ -34,12 +32,29 @@ if TYPE_CHECKING:
     from ringcast.node import Node
     from ringcast.sim.member import SimProcess
     from ringcast.sim.network import Packet
-    from ringcast.sim.nodes import NodeFactory
     from ringcast.sim.options import Options
+    from ringcast.wire.seal import DatagramSeal
 
 GROUP = "sim"
 HOST = "10.0.0.1"
 CLOCK_START_MAX_NS = 3600 * 10**9
+
+
+class NodeFactory(Protocol):
+    """Makes nodes: a real one, or a broken one that must be caught."""
+
+    def __call__(self, me: Member, config: GroupConfig, *, seal: DatagramSeal | None) -> Node: ...
+
+
+def node_factory_for(options: Options) -> NodeFactory:
+    """Nodes as a run has them."""
+    has_uniform, has_detector = options.has_uniform, options.has_detector
+    return partial(
+        build_node,
+        streams=(Stream.FIFO, Stream.UNIFORM) if has_uniform else (Stream.FIFO,),
+        detector=FailureDetector if has_detector else None,
+        state=options.state,
+    )
 
 
 class Cluster:
@@ -55,7 +70,7 @@ class Cluster:
             hint_ms=options.delta_ms if options.hints else None,
         )
         self.clock = self.world.clock
-        self._state_random = Random(f"{options.seed} state")
+        self.state_random = Random(f"{options.seed} state")
         self.recorder = Recorder(self.clock)
         self.incidents = Incidents(self)
         self.conditions = Conditions(
@@ -67,11 +82,11 @@ class Cluster:
         self.gathering = Gathering(self, [_address(slot) for slot in range(options.nodes)])
         self.oracle = Oracle(self)
         self._node_factory = node_factory or node_factory_for(options)
-        self._payloads = Payloads(options.seed)
+        self.payloads = Payloads(options.seed)
         self._seal = ChecksumSeal() if options.has("F6") else None
         # Reads what nodes send; the name matters to nobody.
         wiretapper = Member(Address("wiretap", 0), 1, "wiretap")
-        self._wiretap = Codec(GROUP, wiretapper, options.datagram_bytes)
+        self.wiretap = Codec(GROUP, wiretapper, options.datagram_bytes)
         self._incarnations = [0] * options.nodes
         self.is_healing = False
         self.gst: int | None = None
@@ -120,30 +135,12 @@ class Cluster:
             membership=self.options.membership_config(),
         )
         node = self._node_factory(me, config, seal=self._seal)
-        keeper = self._keeper_of(node)
-        harness = Harness(node, slot, self.recorder, self._wiretap, keeper)
         start = self.random.randrange(CLOCK_START_MAX_NS) if self.options.has("F13") else 0
-        application = Application(me, self.options, self._payloads)
-        member = SimulatedMember(self, harness, application)
+        member = SimulatedMember(self, node, slot)
         process = member.process = self.world.add(me.address, member, LocalClock(start))
-        if keeper is not None:
-            member.giver = Giver(
-                member,
-                keeper,
-                slot,
-                options=self.options,
-                clock=self.clock,
-                conditions=self.conditions,
-                random=self._state_random,
-            )
         self.processes.append(process)
         self._by_member[me] = process
         return process
-
-    def _keeper_of(self, node: Node) -> Keeper | None:
-        """Its application's state, if it has one."""
-        has_state = node.state is not None and node.state.has_state
-        return Keeper(self.options, self._state_random) if has_state else None
 
     def join(self, slot: int) -> None:
         process = self.process_in(slot)
@@ -164,13 +161,13 @@ class Cluster:
         if not process.is_up:
             return
         process.crash()
-        process.resident.harness.note(CRASH)
+        process.resident.note(CRASH)
         self.oracle.gone(process)
 
     def resume(self, process: SimProcess) -> None:
         """Everything that waited comes at once."""
         if process.is_alive and process.is_paused:
-            process.resident.harness.note(RESUME)
+            process.resident.note(RESUME)
             process.resume()
 
     # Packets
@@ -178,9 +175,7 @@ class Cluster:
     def packet_fault(self, event: str, fault: str, packet: Packet, dest: Address) -> None:
         """The network did something to a packet."""
         sender = Member(_address(packet.source), packet.incarnation, packet.sender)
-        self._by_member[sender].resident.harness.packet_fault(
-            event, fault, packet, slot_name(_slot(dest))
-        )
+        self._by_member[sender].resident.packet_fault(event, fault, packet, slot_name(_slot(dest)))
 
 
 def _address(slot: int) -> Address:

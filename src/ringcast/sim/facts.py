@@ -1,23 +1,34 @@
-"""What the rules that judge a simulated run must know of it."""
+"""What is known of a run beyond its trace: terms for the rules that judge it, and what happened in
+it, counted, so that runs in which nothing happened are noticed."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ringcast.model import Stream
 from ringcast.protocols.repair import NACK_MESSAGES_MAX
+from ringcast.rules import membership
 from ringcast.sim.clock import ns
+from ringcast.sim.mishaps import KINDS
+from ringcast.trace import rows as trace
+from ringcast.trace.observe.windows import GREW, SHRANK
 from ringcast.trace.rows import Facts, member_key
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ringcast.sim.cluster import Cluster
+    from ringcast.trace.rows import MemberKey, Row, ViewKey
+
+CRASHED_SENDERS = "seeds: sender dies between data and commit"
 
 
 def facts_of(cluster: Cluster) -> Facts:
     """What the rules that judge a run depend on."""
     options, config = cluster.options, cluster.options.membership_config()
-    residents = {
-        member_key(process.resident.harness.me): process.resident for process in cluster.processes
-    }
+    residents = {member_key(process.resident.me): process.resident for process in cluster.processes}
     stopped = [key for key, each in residents.items() if each.application.rate is not None]
     late = [key for key, each in residents.items() if each.was_late]
     return Facts(
@@ -35,7 +46,7 @@ def facts_of(cluster: Cluster) -> Facts:
         expiry_ns=ns(options.expiry_ms),
         close_ns=ns(options.close_ms),
         max_retransmit_ns=ns(options.max_retransmit_ms),
-        capacity={key: options.capacity_max(each.harness.slot) for key, each in residents.items()},
+        capacity={key: options.capacity_max(each.slot) for key, each in residents.items()},
         stopped_members=frozenset(stopped),
         nodes=options.nodes,
         discovery_ns=round(config.discovery_wait_s * 1e9),
@@ -44,9 +55,7 @@ def facts_of(cluster: Cluster) -> Facts:
         verify_ns=round(config.verify_s * 1e9),
         leave_ns=round(config.leave_timeout_s * 1e9),
         late_members=frozenset(late),
-        component={
-            key: cluster.conditions.component(each.harness.slot) for key, each in residents.items()
-        },
+        component={key: cluster.conditions.component(each.slot) for key, each in residents.items()},
         state_ns=_state_ns(cluster),
         gst_ns=cluster.gst,
         end_ns=cluster.clock.now,
@@ -56,12 +65,99 @@ def facts_of(cluster: Cluster) -> Facts:
 def _state_ns(cluster: Cluster) -> int:
     """How long the largest state takes: at the worst, one datagram after the other."""
     options = cluster.options
-    givers = [
-        process.resident.giver
-        for process in cluster.processes
-        if process.resident.giver is not None
-    ]
-    chunks = max((giver.keeper.most_chunks for giver in givers), default=0)
+    keepers = [process.resident.keeper for process in cluster.processes]
+    chunks = max((keeper.most_chunks for keeper in keepers if keeper is not None), default=0)
     datagrams = -(-max(options.chunk_bytes) // (options.datagram_bytes // 2))
     each = 2 * options.delta_ms + options.ack_delay_ms
     return ns(options.give_ms + chunks * (options.give_ms + datagrams * each))
+
+
+def happenings(cluster: Cluster) -> dict[str, int]:
+    """How often what happened, as far as runs of this kind are to show it."""
+    options, rows = cluster.options, cluster.recorder.rows
+    sent = Counter((row.kind, bool(row.peer)) for row in rows if row.event == trace.TX)
+    found = {
+        **_views(rows),
+        "fetched for a cut": sent["forwarded", True],
+        "a proposal gives way": sent["refuse", True],
+    }
+    if options.protocol == "multicast":  # where most views are made
+        found["a view is completed before the next"] = sent["finish", True]
+    if options.partitions:
+        found |= {kind: cluster.conditions.log.partitions[kind] for kind in KINDS}
+    if options.has_uniform:
+        found |= _uniform(rows)
+    if options.has_stability:
+        seen = cluster.recorder.happenings
+        found |= {
+            GREW: seen[GREW],
+            SHRANK: seen[SHRANK],
+            "a stability round ends": sent["stable", False],
+            # To one member it is told again: its report showed that it had not heard.
+            "a report comes from who missed the last round": sent["stable", True],
+        }
+    if options.retain:
+        found["repaired by others"] = sent["peer_repair", True]
+    return found
+
+
+@dataclass(slots=True)
+class _Life:
+    """What one member has done so far."""
+
+    change: Row | None = None
+    """The last row of a view change: it is frozen, or in a view."""
+    committed: int = 0
+    is_leaving: bool = False
+    met: set[str] = field(default_factory=set)
+    """Who was in a view with it."""
+    sent: int = 0
+
+    def is_proposing(self, row: Row) -> bool:
+        change = self.change
+        is_frozen = change is not None and change.event == trace.FREEZE
+        return is_frozen and change is not None and change.view_creator == row.member
+
+
+def _views(rows: Iterable[Row]) -> dict[str, int]:
+    lives: defaultdict[MemberKey, _Life] = defaultdict(_Life)
+    merges: set[ViewKey] = set()
+    counts = {"merges": 0, "left out, and back": 0, "a proposer dies": 0}
+    for row in rows:
+        life = lives[row.node, row.inc]
+        match row.event:
+            case trace.VIEW:
+                others = set(row.members).difference(row.part)
+                counts["left out, and back"] += len(others & life.met)
+                if others & life.met:
+                    merges.add(row.view_key)
+                life.met.update(row.members)
+                life.change = row
+            case trace.FREEZE:
+                life.change = row
+            case trace.CRASH:
+                counts["a proposer dies"] += life.is_proposing(row)
+    return {**counts, "merges": len(merges)}
+
+
+def _uniform(rows: Iterable[Row]) -> dict[str, int]:
+    lives: defaultdict[MemberKey, _Life] = defaultdict(_Life)
+    counts = {CRASHED_SENDERS: 0, "a sender leaves": 0, "delivered by a cut": 0}
+    for row in rows:
+        life = lives[row.node, row.inc]
+        match row.event:
+            case trace.TX if row.kind == "data" and row.stream == Stream.UNIFORM:
+                life.sent = max(life.sent, row.seqno2)
+            case trace.TX if row.kind == "commit":
+                life.committed = max(life.committed, row.seqno)
+            case trace.VIEW:
+                life.change = row
+            case trace.CRASH:
+                counts[CRASHED_SENDERS] |= life.sent > life.committed
+            case membership.LEAVE:
+                life.is_leaving = True
+            case trace.STOP:
+                counts["a sender leaves"] += life.is_leaving and life.sent > 0
+            case trace.DELIVER if row.stream == Stream.UNIFORM and life.change is not None:
+                counts["delivered by a cut"] += life.change.view > row.view
+    return counts

@@ -8,14 +8,14 @@ as many for every datagram whatever becomes of it; so leaving out one fault move
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.sim.clock import ns
+from ringcast.sim.mishaps import CUTS
 from ringcast.sim.network import CHANGE_KINDS, frame_kinds
 from ringcast.sim.options import RECEIVER
-from ringcast.sim.partitions import CUTS
 from ringcast.sim.world import Link
 from ringcast.trace.observe.frames import DATA_KINDS
 from ringcast.trace.rows import NET_CORRUPT, NET_DROP, NET_DUP
@@ -76,28 +76,28 @@ class FaultLog:
             self._witness.packet_fault(event, fault, flight.packet, flight.link.dest)
 
 
+@dataclass(slots=True)
 class CalmDelay:
     """Short, and nothing else happens."""
 
-    def __init__(self, delta_ms: float) -> None:
-        self._delta = ns(delta_ms)
+    delta_ns: int
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        flight.due += round(self._delta * dice.uniform(0.2, 1.0))
+        flight.due += round(self.delta_ns * dice.uniform(0.2, 1.0))
         return [flight]
 
 
+@dataclass(slots=True)
 class Delay:
     """The usual delay of the link, of one of three shapes. It draws for all the others."""
 
-    def __init__(self, delay_ms: float, shape: str) -> None:
-        self._mean = ns(delay_ms)
-        self._shape = shape
+    mean_ns: int
+    shape: str
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
         flight.draws = tuple(dice.random() for _ in range(6))
-        base = self._mean * flight.link.factor
-        match self._shape:
+        base = self.mean_ns * flight.link.factor
+        match self.shape:
             case "uniform":
                 base *= dice.uniform(0.5, 1.5)
             case "lognormal":
@@ -106,20 +106,20 @@ class Delay:
         return [flight]
 
 
+@dataclass(slots=True)
 class Cut:
     """Nothing passes a link that is cut."""
 
-    def __init__(self, fault_of: Callable[[Link], str], log: FaultLog) -> None:
-        """`fault_of`: the class of the fault that cuts this link; empty: none does."""
-        self._fault_of = fault_of
-        self._log = log
+    fault_of: Callable[[Link], str]
+    """The class of the fault that cuts this link; empty: none does."""
+    log: FaultLog
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        fault = self._fault_of(flight.link)
+        fault = self.fault_of(flight.link)
         if not fault:
             return [flight]
-        self._log.count(fault, flight.kinds)
-        self._log.tell(NET_DROP, fault, flight)
+        self.log.count(fault, flight.kinds)
+        self.log.tell(NET_DROP, fault, flight)
         return []
 
 
@@ -176,53 +176,39 @@ class Loss:
                 return kind in packet.kinds and draw < self._target_loss
 
 
-class Spikes:
-    """F5: some take much longer, and all behind them."""
+@dataclass(slots=True)
+class Lateness:
+    """F5: some take much longer, and all behind them. F4: some are overtaken."""
 
-    def __init__(self, share: float, spike_ms: float, log: FaultLog) -> None:
-        self._share = share
-        self._spike = ns(spike_ms)
-        self._log = log
+    fault: str
+    share: float
+    late_ns: int
+    log: FaultLog
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        draw = flight.draws[SPIKED]
-        if draw < self._share and self._log.hits("F5", flight):
-            flight.due += round(self._spike * draw / self._share)
+        draw = flight.draws[SPIKED if self.fault == "F5" else LATE]
+        if draw < self.share and self.log.hits(self.fault, flight):
+            flight.due += round(self.late_ns * draw / self.share)
+            flight.keeps_order &= self.fault == "F5"
         return [flight]
 
 
-class Reordering:
-    """F4: some are overtaken."""
-
-    def __init__(self, share: float, late_ms: float, log: FaultLog) -> None:
-        self._share = share
-        self._late = ns(late_ms)
-        self._log = log
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        draw = flight.draws[LATE]
-        if draw < self._share and self._log.hits("F4", flight):
-            flight.due += round(self._late * draw / self._share)
-            flight.keeps_order = False
-        return [flight]
-
-
+@dataclass(slots=True)
 class Duplicates:
     """F3: some arrive several times."""
 
-    def __init__(self, share: float, copies: int, late_ms: float, log: FaultLog) -> None:
-        self._share = share
-        self._copies = copies
-        self._late = ns(late_ms)
-        self._log = log
+    share: float
+    copies: int
+    late_ns: int
+    log: FaultLog
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
         draw = flight.draws[COPIED]
-        if draw >= self._share or not self._log.hits("F3", flight):
+        if draw >= self.share or not self.log.hits("F3", flight):
             return [flight]
-        self._log.tell(NET_DUP, "F3", flight)
-        late = [self._late * copy / self._copies for copy in range(1, self._copies + 1)]
-        dues = [flight.base + round(extra * draw / self._share) for extra in late]
+        self.log.tell(NET_DUP, "F3", flight)
+        late = [self.late_ns * copy / self.copies for copy in range(1, self.copies + 1)]
+        dues = [flight.base + round(extra * draw / self.share) for extra in late]
         copies = [replace(flight, due=due, keeps_order=False, is_copy=True) for due in dues]
         return [*copies, flight]
 
@@ -342,7 +328,7 @@ class Conditions:
         self._slot = slot
         self._kinds = frame_kinds(options.protocol, options.purge)
         self._storm = self._faults()
-        self._calm: list[Fault] = [CalmDelay(options.delta_ms), self._cut, self.traffic]
+        self._calm: list[Fault] = [CalmDelay(ns(options.delta_ms)), self._cut, self.traffic]
         self.is_calm = True
 
     @property
@@ -358,18 +344,18 @@ class Conditions:
         options, log = self._options, self.log
         self._cut = Cut(self._fault_of, log)
         faults: list[Fault] = [
-            Delay(options.delay_ms, options.delay),
+            Delay(ns(options.delay_ms), options.delay),
             self.tripwire,
             self._cut,
             Loss(options, log),
         ]
         if options.has("F5"):
-            faults.append(Spikes(options.spikes, options.spike_ms, log))
+            faults.append(Lateness("F5", options.spikes, ns(options.spike_ms), log))
         if options.has("F4"):
-            faults.append(Reordering(options.reorder, options.reorder_ms, log))
+            faults.append(Lateness("F4", options.reorder, ns(options.reorder_ms), log))
         if options.has("F3"):
-            late_ms = options.copy_late_ms
-            faults.append(Duplicates(options.duplicates, options.copies, late_ms, log))
+            late = ns(options.copy_late_ms)
+            faults.append(Duplicates(options.duplicates, options.copies, late, log))
         if options.has("F22"):
             faults.append(self.stale)
         if options.has("F6"):
@@ -402,10 +388,6 @@ class Conditions:
         """What was under way then never arrives."""
         self._network.expire()
         self.traffic.under_way.clear()
-
-    def send_again(self, flight: Flight, after_ms: float) -> None:
-        """A stale copy of what was sent long ago."""
-        self._network.send_again(flight, after_ms)
 
     def kinds_under_way(self) -> tuple[str, ...]:
         return tuple(kind for kind in self._kinds if self.traffic.under_way[kind] > 0)

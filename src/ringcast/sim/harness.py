@@ -1,4 +1,5 @@
-"""Harness: drives one Node of a simulated run under the eyes of an observer.
+"""Harness: drives one Node of a simulated run under the eyes of an observer. Recorder: the trace of
+the run while it grows, and what was really sent, shared by all its observers.
 
 Every input goes through here, every output comes out here. The node's own invariants are checked;
 whatever it raises, beyond the errors of its API, ends the run (G7).
@@ -6,8 +7,9 @@ whatever it raises, beyond the errors of its API, ends the run (G7).
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError, UsageError
@@ -16,24 +18,86 @@ from ringcast.model import Stream
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.rules.membership import LEAVE
 from ringcast.sim.network import Packet
-from ringcast.sim.recorder import RunSink
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.run import RunObserver
-from ringcast.trace.rows import about
+from ringcast.trace.rows import Row, about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ringcast.core.effects import Signal
     from ringcast.events import Event
-    from ringcast.model import Address, Member, View, ViewId
+    from ringcast.model import Address, Member, Origin, View, ViewId
     from ringcast.node import Node
-    from ringcast.sim.application import Keeper
-    from ringcast.sim.recorder import Recorder
+    from ringcast.sim.clock import VirtualClock
+    from ringcast.sim.workload import Keeper
+    from ringcast.sim.world import Flight
     from ringcast.wire.codec import Buffer, Codec
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What an observer saw with its own eyes, beyond what rows can tell."""
+
+    rule: str
+    text: str
+    run_idx: int
+    """The last row written before."""
+
+
+class Recorder:
+    """Numbers the rows, remembers every message by its seqno, and collects findings."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.rows: list[Row] = []
+        self.findings: list[Finding] = []
+        self.deliveries = 0
+        self.last_send = 0
+        """When a message, or a part of one, was last sent for the first time."""
+        self.sent: dict[Origin, dict[int, bytes]] = {}
+        """Whole messages by the seqno of their last fragment."""
+        self.sent_to: dict[tuple[Member, Member, int], dict[int, bytes]] = {}
+        """The same for what one member sent to another: by sender, receiver and epoch."""
+        self.pieces: dict[Origin, dict[int, tuple[bytes, bool]]] = {}
+        """Fragments as they left their sender for the first time, and whether more follow."""
+        self.happenings: Counter[str] = Counter()
+        """What rows do not tell, counted."""
+        self._clock = clock
+        self._own_rows = 0
+
+    @property
+    def now(self) -> int:
+        return self._clock.now
+
+    def find(self, rule: str, text: str) -> None:
+        self.findings.append(Finding(rule, text, len(self.rows) - 1))
+
+    def write(self, event: str, **columns: Any) -> None:
+        """A row of the run itself: a phase, or a fault that begins or ends."""
+        row = Row(event, "", 0, self._own_rows, len(self.rows), self.now, **columns)
+        self.rows.append(row)
+        self._own_rows += 1
+
+
+class RunSink:
+    """Takes the rows of one member: in the one order of the run, by its one clock."""
+
+    __slots__ = ("_inc", "_name", "_recorder", "_written")
+
+    def __init__(self, recorder: Recorder, me: Member) -> None:
+        self._recorder = recorder
+        self._name = str(me)
+        self._inc = me.incarnation
+        self._written = 0
+
+    def write(self, event: str, now: int = 0, /, **columns: Any) -> None:
+        """`now`, by the member's own clock, is not told."""
+        rows, now = self._recorder.rows, self._recorder.now
+        rows.append(Row(event, self._name, self._inc, self._written, len(rows), now, **columns))
+        self._written += 1
 
 
 class NodeFailure(Exception):
@@ -71,7 +135,7 @@ class Harness:
         self._sink = RunSink(recorder, node.me)
         self._buffer = bytearray(DATAGRAM_BYTES_MAX)
         self._last_word = ""
-        self._outgoing: list[tuple[Address | None, Packet]] = []  # from before the last view
+        self._outgoing: list[tuple[Address | None, bytes, Packet]] = []  # from before the last view
         self._arriving: deque[Packet] = deque()
         self._observer = node.observer = _Observer(
             *(node, self._sink),
@@ -90,11 +154,12 @@ class Harness:
 
     # Inputs
 
-    def receive(self, packets: Sequence[Packet], now: int) -> None:
+    def receive(self, flights: Sequence[Flight], now: int) -> None:
+        packets = [flight.packet for flight in flights if flight.packet]
         self._arriving.extend(packets)
         before = self._refused
         opened = self.node.passage.open(self._read(packets), now)
-        self._call(self.node.receive_datagrams, opened, now)
+        self.call(self.node.receive_datagrams, opened, now)
         self._arriving.clear()  # what is left of it did not open
         spoiled, refused = sum(packet.is_corrupted for packet in packets), self._refused - before
         if refused != spoiled:
@@ -136,36 +201,27 @@ class Harness:
     ) -> int:
         """How many were accepted; 0 also where the node is closed."""
         try:
-            return self._call(self.node.send, payloads, now, to=to, stream=stream)
+            return self.call(self.node.send, payloads, now, to=to, stream=stream)
         except GroupClosed:
             whom = {"stream": int(stream)} if to is None else about(to)
             self._sink.write(trace.SEND_FAIL, detail="closed", **whom)
             return 0
 
-    def close_to(self, peer: Member, now: int) -> None:
-        self._call(self.node.close_to, peer, now)
-
     def drop_from(self, peer: Member, now: int) -> None:
         self._observer.asked(trace.UNICAST_DROP, peer)
-        self._call(self.node.drop_from, peer, now)
+        self.call(self.node.drop_from, peer, now)
 
     def sync(self, peer: Member, now: int) -> None:
         self._observer.asked(trace.SYNC_CALL, peer)
         try:
-            self._call(self.node.sync, peer, now)
+            self.call(self.node.sync, peer, now)
         except UsageError:
             self._observer.asked(trace.SYNC_CALL, None)  # nothing has come from there yet
-
-    def start(self, now: int) -> None:
-        self._call(self.node.start, now)
-
-    def add_candidates(self, addresses: Iterable[Address], now: int) -> None:
-        self._call(self.node.add_candidates, addresses, now)
 
     def signal(self, signal: Signal, now: int) -> None:
         """As its failure detector would."""
         self.node.effects.signal(signal)
-        self._call(self.node.receive_datagrams, (), now)
+        self.call(self.node.receive_datagrams, (), now)
 
     def propose(
         self,
@@ -178,22 +234,22 @@ class Harness:
         membership = self.node.membership
         assert isinstance(membership, GroupViews)
         out = self.node.effects
-        self._call(membership.change.propose, members, set(), parts, now, out, permits)
-        self._call(self.node.receive_datagrams, (), now)
+        self.call(membership.change.propose, members, set(), parts, now, out, permits)
+        self.call(self.node.receive_datagrams, (), now)
 
     def transport_hint(self, address: Address, now: int) -> None:
-        self._call(self.node.transport_hint, address, now)
+        self.call(self.node.transport_hint, address, now)
 
     def leave(self, now: int) -> None:
         self._sink.write(LEAVE)
-        self._call(self.node.leave, now)
+        self.call(self.node.leave, now)
 
     def provide_state(self, transfer: int, limit: int, now: int) -> bool:
         """Give up to `limit` chunks of this state. Whether it may go on at once."""
         assert self._keeper is not None
         left = self._keeper.giving.get(transfer, [])
         chunks, is_last = left[:limit], len(left) <= limit
-        accepted = self._call(self.node.provide_state, transfer, chunks, now, is_last=is_last)
+        accepted = self.call(self.node.provide_state, transfer, chunks, now, is_last=is_last)
         del left[:accepted]
         return accepted == len(chunks) and not is_last
 
@@ -202,17 +258,11 @@ class Harness:
         assert self._observer.transfers is not None
         self._keeper.giving.pop(transfer, None)
         self._observer.transfers.refuse(transfer, now)
-        self._call(self.node.refuse_state, transfer, now)
+        self.call(self.node.refuse_state, transfer, now)
 
     def handle_timeout(self, now: int) -> None:
         self._observer.before_timeout()
-        self._call(self.node.handle_timeout, now)
-
-    def close(self, now: int) -> None:
-        self._call(self.node.close, now)
-
-    def stabilize(self, now: int) -> None:
-        self._call(self.node.stabilize, now)
+        self.call(self.node.handle_timeout, now)
 
     def check_invariants(self) -> None:
         """To be called after every input."""
@@ -236,15 +286,15 @@ class Harness:
 
     def take(self, limit: int, now: int) -> list[Event]:
         """What happened, and up to `limit` messages."""
-        events = self._call(self.node.take_events, limit, now)
+        events = self.call(self.node.take_events, limit, now)
         for event in events:
             if isinstance(event, Closed):
                 self.is_closed = True
                 self._last_word = event.reason
         return events
 
-    def take_packets(self) -> list[tuple[Address | None, Packet]]:
-        """What the node sends, as packets that tell what is in them."""
+    def take_datagrams(self) -> list[tuple[Address | None, bytes, Packet]]:
+        """What the node sends, with packets that tell what is in it."""
         self._flush()
         found, self._outgoing = self._outgoing, []
         if self._last_word:  # acks of what was taken may go with it
@@ -256,7 +306,7 @@ class Harness:
         """Take what waits to be sent; the observer says what is in it."""
         self._observer.wire.before_flush()
         try:
-            datagrams = self._call(self.node.take_datagrams)
+            datagrams = self.call(self.node.take_datagrams)
         except DecodeError as error:
             raise NodeFailure(f"{self._name} sends what cannot be decoded: {error}") from error
         left, self._observer.wire.left = self._observer.wire.left, []
@@ -267,7 +317,7 @@ class Harness:
             packet = Packet(self.slot, self._name, self.me.incarnation, data, frames, kinds, peer)
             if any(frame.is_new_data for frame in frames):
                 last_new[peer] = packet
-            self._outgoing.append((dest, packet))
+            self._outgoing.append((dest, data, packet))
         for packet in last_new.values():
             packet.is_last_data = True
 
@@ -276,7 +326,8 @@ class Harness:
         for frame in packet.frames:
             self._sink.write(event, peer=peer, detail=fault, **frame.columns)
 
-    def _call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """An input that needs no more than to be watched: one of the node's own."""
         try:
             return method(*args, **kwargs)
         except (RingcastError, NodeFailure):

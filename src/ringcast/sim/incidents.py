@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Suspected, Trusted
 from ringcast.sim.clock import ns
 from ringcast.sim.member import FIRST_PORT
-from ringcast.sim.partitions import FOR_GOOD, cut_links, kinds_of
+from ringcast.sim.mishaps import FOR_GOOD
 from ringcast.sim.workload import EVERYBODY, UNIFORM
-from ringcast.trace.rows import PAUSE
+from ringcast.trace.rows import FAULT_OFF, FAULT_ON, PAUSE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from ringcast.model import Member
     from ringcast.sim.cluster import Cluster
     from ringcast.sim.member import SimProcess
@@ -56,7 +59,7 @@ class Incidents:
                 return
             case "stabilize":
                 if process is not None and process.can_act:
-                    process.resident.harness.stabilize(process.now)
+                    process.resident.call(process.node.stabilize, process.now)
                     process.turn()
                 return
             case "close" | "sync":
@@ -74,15 +77,16 @@ class Incidents:
                     dest = EVERYBODY if incident.what.endswith(PLAIN) else UNIFORM
                     cluster.clock.after(0, process.resident.want, dest, SENDING_MESSAGES)
                 if incident.fault == "F11":
-                    cluster.clock.after(
-                        DOOM_MS + incident.ms, cluster.join, process.resident.harness.slot
-                    )
+                    cluster.clock.after(DOOM_MS + incident.ms, cluster.join, process.resident.slot)
             case _:
                 if process is None or not process.can_act:
                     return
                 self._trouble(process, incident)
         cluster.conditions.log.count(incident.fault, cluster.conditions.kinds_under_way())
-        cluster.recorder.fault_on(incident.fault, str(incident).strip())
+        self._note(FAULT_ON, incident)
+
+    def _note(self, event: str, incident: Incident) -> None:
+        self._cluster.recorder.write(event, kind=incident.fault, detail=str(incident).strip())
 
     def _whom(self, incident: Incident) -> SimProcess | None:
         """The node that is named, or whoever coordinates when it happens."""
@@ -94,11 +98,9 @@ class Incidents:
 
     def _leave(self, process: SimProcess, incident: Incident) -> None:
         """In good order; some come back."""
-        process.resident.leave()
+        process.resident.depart()
         if incident.ms:
-            self._cluster.clock.after(
-                incident.ms, self._cluster.join, process.resident.harness.slot
-            )
+            self._cluster.clock.after(incident.ms, self._cluster.join, process.resident.slot)
 
     def _cut(self, incident: Incident) -> None:
         cluster = self._cluster
@@ -127,7 +129,7 @@ class Incidents:
     def _mend(self, incident: Incident, links: list[tuple[int, int]]) -> None:
         if not self._cluster.conditions.is_calm:
             self._set_cut(incident, links, -1)
-            self._cluster.recorder.fault_off(incident.fault, str(incident).strip())
+            self._note(FAULT_OFF, incident)
 
     def _set_cut(self, incident: Incident, links: list[tuple[int, int]], change: int) -> None:
         for source, dest in links:
@@ -135,16 +137,16 @@ class Incidents:
 
     def _call(self, process: SimProcess, incident: Incident) -> None:
         """An application or an operator calls the node about a peer."""
-        peer = process.resident.harness.member_at(incident.nodes[1] + FIRST_PORT)
+        peer = process.resident.member_at(incident.nodes[1] + FIRST_PORT)
         if peer is None:
             return
         match incident.fault, incident.what:
             case "close", _:
-                process.resident.harness.close_to(peer, process.now)
+                process.resident.call(process.node.close_to, peer, process.now)
             case "sync", _:
-                process.resident.harness.sync(peer, process.now)
+                process.resident.sync(peer, process.now)
             case _, "drop":
-                process.resident.harness.drop_from(peer, process.now)
+                process.resident.drop_from(peer, process.now)
         process.turn()
 
     def _trouble(self, process: SimProcess, incident: Incident) -> None:
@@ -153,7 +155,7 @@ class Incidents:
         process.resident.was_late |= incident.fault in ("F12", "F13", "F19")
         match incident.fault, incident.what:
             case "F12", _:
-                process.resident.harness.note(PAUSE)
+                process.resident.note(PAUSE)
                 process.pause()
                 clock.after(incident.ms, self._cluster.resume, process)
             case "F13", "jump":
@@ -173,7 +175,7 @@ class Incidents:
             case "F18", "suspect":
                 peer = self._cluster.process_in(incident.nodes[1])
                 if peer is not None and peer is not process:
-                    self._suspect(process, peer.resident.harness.me, incident.ms)
+                    self._suspect(process, peer.resident.me, incident.ms)
             case "F18", _:
                 self._propose(process, incident)
             case "F19", what:
@@ -190,7 +192,7 @@ class Incidents:
         process.set_timer()
 
     def _take_again(self, process: SimProcess, rate: float) -> None:
-        is_stopped = process.resident.harness.slot == self._cluster.options.stopped
+        is_stopped = process.resident.slot == self._cluster.options.stopped
         if process.resident.application.rate == rate and not is_stopped:
             process.resident.application.rate = None
             process.turn()
@@ -201,7 +203,7 @@ class Incidents:
         """It proposes a view of all that are named. For a while they suspect everybody else."""
         slots = map(self._cluster.process_in, incident.nodes)
         named = [each for each in slots if each is not None]
-        members = [each.resident.harness.me for each in named]
+        members = [each.resident.me for each in named]
         for each in named:
             for member in each.node.view or ():
                 if member not in members:
@@ -211,14 +213,14 @@ class Incidents:
             return
         changes = [each.resident.change for each in named if each.resident.change is not None]
         views = [each.view for each in changes]
-        permits = {each.view.id: each.permit(process.resident.harness.me) for each in changes}
-        process.resident.harness.propose(members, views, permits, process.now)
+        permits = {each.view.id: each.permit(process.resident.me) for each in changes}
+        process.resident.propose(members, views, permits, process.now)
         process.turn()
 
     def _suspect(self, process: SimProcess, member: Member, ms: float) -> None:
         """It takes that one to be gone, until it hears of it again."""
         if process.can_act:
-            process.resident.harness.signal(Suspected(member, "it seems so"), process.now)
+            process.resident.signal(Suspected(member, "it seems so"), process.now)
             process.turn()
             self._cluster.clock.after(ms, self._trust, process, member)
 
@@ -226,5 +228,57 @@ class Incidents:
         if process.is_paused:
             process.deferred.append(lambda: self._trust(process, member))
         elif process.can_act and self._cluster.process_of(member).is_alive:
-            process.resident.harness.signal(Trusted(member), process.now)
+            process.resident.signal(Trusted(member), process.now)
             process.turn()
+
+
+# Cuts
+
+
+def cut_links(incident: Incident, nodes: int) -> list[tuple[int, int]]:
+    """(source, dest) of every link on which nothing arrives."""
+    slots, named = range(nodes), incident.nodes
+    rest = [slot for slot in slots if slot not in named]
+    match incident.fault, incident.what:
+        case "F9", "bridge":
+            return _both_ways((a, b) for a in named[1:] for b in rest)
+        case "F9", "star":
+            return _both_ways((a, b) for a in rest for b in rest if a < b)
+        case "F9", _:
+            return _both_ways([(named[0], named[1])])
+        case "F8", _:
+            return [(a, b) for a in named for b in rest]
+    sides = [*_sides(incident), rest]
+    side_of = {slot: place for place, side in enumerate(sides) for slot in side}
+    return [(a, b) for a in slots for b in slots if side_of[a] != side_of[b]]
+
+
+def kinds_of(incident: Incident, safety_ms: float) -> Iterator[str]:
+    """What this cut counts as."""
+    match incident.fault:
+        case "F7":
+            yield "more sides" if "+" in incident.what else "two sides"
+        case "F8":
+            yield "one way"
+        case _:
+            yield incident.what or "one link"
+    if incident.amount:
+        yield "flapping"
+    if incident.what == FOR_GOOD:
+        yield FOR_GOOD
+    elif incident.at_ms + incident.ms >= safety_ms:
+        yield "until the end"
+
+
+def _both_ways(links: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [link for a, b in links for link in ((a, b), (b, a))]
+
+
+def _sides(incident: Incident) -> list[tuple[int, ...]]:
+    """All but the last: "2+1" are two and one of the nodes that are named."""
+    if "+" not in incident.what:
+        return [incident.nodes]
+    stops = [0]
+    for size in incident.what.split("+"):
+        stops.append(stops[-1] + int(size))
+    return [incident.nodes[start:stop] for start, stop in pairwise(stops)]

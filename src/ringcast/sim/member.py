@@ -8,21 +8,16 @@ from ringcast.core.shared import Phase
 from ringcast.events import Delivered, FragmentsDelivered, StateChunk, Undeliverable, Writable
 from ringcast.model import Stream
 from ringcast.protocols.views.layer import GroupViews
-from ringcast.sim.workload import EVERYBODY, UNIFORM
+from ringcast.sim.harness import Harness
+from ringcast.sim.workload import EVERYBODY, UNIFORM, Application, Giver, Keeper
 from ringcast.sim.world import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ringcast.model import Address, Member, ViewId
+    from ringcast.model import Member, ViewId
     from ringcast.node import Node
     from ringcast.protocols.views.change import ViewChange
-    from ringcast.sim.application import Giver
     from ringcast.sim.cluster import Cluster
-    from ringcast.sim.harness import Harness
-    from ringcast.sim.network import Packet
-    from ringcast.sim.workload import Application, Backlog
-    from ringcast.sim.world import Flight
+    from ringcast.sim.workload import Backlog
 
 FIRST_PORT = 7800
 """Of slot 0; the others follow."""
@@ -30,25 +25,22 @@ OFFER_MAX = 100
 """Messages offered to a node in one call."""
 
 
-class SimulatedMember:
+class SimulatedMember(Harness):
     """An observed node, and an application that sends and takes as the run's options say."""
 
     process: SimProcess
 
-    def __init__(self, cluster: Cluster, harness: Harness, application: Application) -> None:
-        self.harness = harness
-        self.application = application
-        self.giver: Giver | None = None
-        """Who gives the application's state away, if it has one."""
+    def __init__(self, cluster: Cluster, node: Node, slot: int) -> None:
+        options, has_state = cluster.options, node.state is not None and node.state.has_state
+        self.keeper = Keeper(options, cluster.state_random) if has_state else None
+        super().__init__(node, slot, cluster.recorder, cluster.wiretap, self.keeper)
+        self.application = Application(node.me, options, cluster.payloads)
+        self._giver = None if self.keeper is None else Giver(self, self.keeper, cluster)
         self.was_late = False
         """It slept, or its clock or timers were wrong, at some time."""
         self.told: set[tuple[ViewId, Member]] = set()
         """In which views it was told that a member of them is gone."""
         self._cluster = cluster
-
-    @property
-    def node(self) -> Node:
-        return self.harness.node
 
     @property
     def change(self) -> ViewChange | None:
@@ -58,31 +50,7 @@ class SimulatedMember:
         is_there = membership.phase in (Phase.LOOKING, Phase.MEMBER, Phase.LEAVING)
         return membership.change if is_there else None
 
-    @property
-    def is_closed(self) -> bool:
-        return self.harness.is_closed
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process.is_alive
-
-    @property
-    def can_act(self) -> bool:
-        return self.process.can_act
-
     # What its process asks of it
-
-    def receive(self, flights: Sequence[Flight], now: int) -> None:
-        self.harness.receive([flight.packet for flight in flights if flight.packet], now)
-
-    def handle_timeout(self, now: int) -> None:
-        self.harness.handle_timeout(now)
-
-    def transport_hint(self, address: Address, now: int) -> None:
-        self.harness.transport_hint(address, now)
-
-    def take_datagrams(self) -> list[tuple[Address | None, bytes, Packet]]:
-        return [(dest, packet.data, packet) for dest, packet in self.harness.take_packets()]
 
     def doomed(self) -> None:
         self._cluster.crash(self.process)
@@ -92,7 +60,7 @@ class SimulatedMember:
 
     def act(self, now: int) -> None:
         """The application takes, and sends what it wants to."""
-        self.harness.check_invariants()
+        self.check_invariants()
         self._cluster.oracle.look(self)
         limit = self._cluster.options.take_limit if self.application.rate is None else 0
         while True:
@@ -100,26 +68,26 @@ class SimulatedMember:
             sent = self._send(now)
             # Taking one's own messages may make room: then there is one more event to see, or the
             # rest of a large message to take.
-            has_more = self.application.is_waiting or self.harness.node.has_ready
+            has_more = self.application.is_waiting or self.node.has_ready
             is_done = limit > OFFER_MAX and not has_more
             if not sent and (not took or is_done):
                 return
 
     def _take(self, limit: int, now: int) -> bool:
         """Whether there were messages."""
-        events = self.harness.take(limit, now)
+        events = self.take(limit, now)
         for event in events:
             if isinstance(event, Writable | Undeliverable):
                 self.application.writable(event.to)
-        if self.giver is not None:
-            self.giver.react(events)
+        if self._giver is not None:
+            self._giver.react(events)
         return any(
             isinstance(event, Delivered | FragmentsDelivered | StateChunk) for event in events
         )
 
     def _send(self, now: int) -> bool:
         """Offer every backlog; whether anything was accepted."""
-        if self.harness.is_closed or not self._cluster.may_send(self):
+        if self.is_closed or not self._cluster.may_send(self):
             return False
         offers = [
             self._offer(dest, backlog, now)
@@ -130,7 +98,7 @@ class SimulatedMember:
 
     def _offer(self, dest: int, backlog: Backlog, now: int) -> bool:
         if dest >= 0:
-            to = self.harness.member_at(dest + FIRST_PORT)
+            to = self.member_at(dest + FIRST_PORT)
             if to is None or not self._cluster.may_send_to(self, to):
                 return False
             if to != backlog.to:
@@ -141,7 +109,7 @@ class SimulatedMember:
         messages = backlog.next_messages(OFFER_MAX)
         stream = Stream.UNIFORM if dest == UNIFORM else Stream.FIFO
         try:
-            accepted = self.harness.send(messages, now, backlog.to, stream)
+            accepted = self.send(messages, now, backlog.to, stream)
         except Undeliverable:
             return False  # not in the view: it tries again when something has happened
         backlog.accepted(accepted)
@@ -150,19 +118,19 @@ class SimulatedMember:
 
     # What the run asks of it
 
-    def leave(self) -> None:
+    def depart(self) -> None:
         """In good order."""
         options = self._cluster.options
         if options.deaf_leavers:
             self.application.rate = 0
             for dest in (EVERYBODY, UNIFORM) if options.has_uniform else (EVERYBODY,):
                 self.want(dest, options.late_messages)
-        self.harness.leave(self.process.now)
+        self.leave(self.process.now)
         self.process.turn()
 
     def want(self, dest: int, count: int) -> None:
         """The application has more to send."""
-        if not self.process.is_alive or self.harness.is_closed:
+        if not self.process.is_alive or self.is_closed:
             return
         if not self.application.want(dest, count).is_waiting:
             self.process.turn()
@@ -175,18 +143,6 @@ class SimulatedMember:
             self._take(1, self.process.now)
             self.process.turn()
         self._cluster.clock.after(1000 / rate, self.take_slowly, rate)
-
-    # State for joiners
-
-    def provide_state(self, transfer: int, limit: int) -> bool:
-        """Give up to `limit` chunks of this state. Whether it may go on at once."""
-        may_go_on = self.harness.provide_state(transfer, limit, self.process.now)
-        self.process.turn()
-        return may_go_on
-
-    def refuse_state(self, transfer: int) -> None:
-        self.harness.refuse_state(transfer, self.process.now)
-        self.process.turn()
 
 
 SimProcess: TypeAlias = Process[SimulatedMember]

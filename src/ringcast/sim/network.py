@@ -1,13 +1,17 @@
-"""What a trace tells of datagrams: their frames, by kind."""
+"""Datagrams of a simulation: what a trace tells of their frames, and a checksum around each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zlib import crc32
+
+from ringcast.errors import DecodeError, Reject
 
 if TYPE_CHECKING:
     from ringcast.model import Member
     from ringcast.trace.observe.frames import Seen
+    from ringcast.wire.codec import Buffer
 
 CHANGE_KINDS = (
     *("propose", "state", "refuse", "finish", "cut", "want", "forwarded", "flushed", "install"),
@@ -55,3 +59,18 @@ class Packet:
     is_last_data: bool = False
     """The last one of those with new messages that left together."""
     is_corrupted: bool = False
+
+
+class ChecksumSeal:
+    """Detects corruption, not forgery: for simulations that flip bits."""
+
+    overhead = 4
+
+    def seal(self, datagram: bytes) -> bytes:
+        return datagram + crc32(datagram).to_bytes(4, "little")
+
+    def unseal(self, datagram: Buffer, now: int = 0) -> Buffer | DecodeError:
+        body = datagram[:-4]
+        if len(datagram) < 4 or crc32(body) != int.from_bytes(datagram[-4:], "little"):
+            return DecodeError(Reject.SEAL)
+        return body

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringcast.config import MembershipConfig, MulticastConfig, StabilityConfig, UnicastConfig
 from ringcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FAULTS = {
     "F1": "loss",
@@ -362,40 +365,89 @@ class Options:
 
     def __str__(self) -> str:
         """A block for people."""
-        names = [slot_name(slot) for slot in range(self.nodes)]
-        pairs = [f"{slot_name(source)}>{slot_name(dest)}" for source, dest in self.pairs]
-        loads = [*map(slot_name, self.senders), *pairs[:PAIRS_SHOWN]]
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        name = slot_name
+        of = f" of {self.protocol}" if self.protocol != "multicast" else ""
+        yield f"seed {self.seed}{of}" + (" with partitions" if self.partitions else "")
+        names = " ".join(map(name, range(self.nodes)))
+        yield f"  nodes      {names}; {self.initial} from the start"
+        capacities = "/".join(map(str, dict.fromkeys(self.capacities)))
+        yield (
+            f"  windows    {capacities} messages, {self.window_bytes} bytes; "
+            f"datagrams {self.datagram_bytes} bytes"
+        )
+        if self.protocol == "unicast":  # what only one of the protocols has
+            expiry = f"idle for {self.expiry_ms:.0f} ms" if self.expiry_ms else "never"
+            habits = (
+                f"closing {expiry}, gone {self.close_ms:.0f} ms later, giving up after "
+                f"{self.max_retransmit_ms:.0f} ms"
+            )
+        else:
+            habits = (
+                f"ack threshold {self.ack_threshold or 'capacity / 4'}, "
+                f"repair to {'all' if self.repair_to_all else 'whoever asks'}"
+            )
+        taus = "/".join(f"{tau:.0f}" for tau in dict.fromkeys(self.tau_ms))
+        yield f"  timing     tau {taus} ms, ack delay {self.ack_delay_ms:.1f} ms, {habits}"
+        pairs = [f"{name(source)}>{name(dest)}" for source, dest in self.pairs]
+        loads = [*map(name, self.senders), *pairs[:PAIRS_SHOWN]]
         if len(pairs) > PAIRS_SHOWN:
             loads.append(f"and {len(pairs) - PAIRS_SHOWN} more")
-        taus = "/".join(f"{tau:.0f}" for tau in dict.fromkeys(self.tau_ms))
-        capacities = "/".join(map(str, dict.fromkeys(self.capacities)))
-        lines = [
-            f"seed {self.seed}"
-            + (f" of {self.protocol}" if self.protocol != "multicast" else "")
-            + (" with partitions" if self.partitions else ""),
-            f"  nodes      {' '.join(names)}; {self.initial} from the start",
-            f"  windows    {capacities} messages, {self.window_bytes} bytes; "
-            f"datagrams {self.datagram_bytes} bytes",
-            f"  timing     tau {taus} ms, ack delay {self.ack_delay_ms:.1f} ms, {self._habits()}",
+        yield (
             f"  load       {self.messages} messages from each of "
             f"{' '.join(loads)} in bursts of {self.burst}"
             + (f" and {self.spells} spells" if self.spells > 1 else "")
             + f"; sizes {', '.join(map(str, self.sizes))} bytes"
-            + (f"; {self.uniform:.0%} of them uniform" if self.uniform else ""),
+            + (f"; {self.uniform:.0%} of them uniform" if self.uniform else "")
+        )
+        yield (
             f"  take       {self.take_limit} at a time"
-            + (f"; {slot_name(self.stopped)} stops for good" if self.stopped >= 0 else "")
-            + (f"; {slot_name(self.late_leaver)} leaves late" if self.late_leaver >= 0 else "")
-            + ("; whoever leaves takes nothing any more" if self.deaf_leavers else ""),
+            + (f"; {name(self.stopped)} stops for good" if self.stopped >= 0 else "")
+            + (f"; {name(self.late_leaver)} leaves late" if self.late_leaver >= 0 else "")
+            + ("; whoever leaves takes nothing any more" if self.deaf_leavers else "")
+        )
+        yield (
             f"  network    {self.delay} delay {self.delay_ms:.2f} ms, at most "
-            f"{self.delta_ms:.2f} ms once healed",
-            *self._reports(),
-            *self._views(),
-            f"  phases     warm {self.warm_ms:.0f} ms, safety {self.safety_ms:.0f} ms",
-            f"  faults     {', '.join(self.faults) or 'none'}",
-        ]
+            f"{self.delta_ms:.2f} ms once healed"
+        )
+        if self.has_stability:
+            threshold = self.threshold_bytes
+            yield (
+                f"  reports      within {self.stability_ms:.1f} ms or after "
+                f"{'an eighth of a window' if threshold is None else f'{threshold} bytes'}; "
+                f"windows grow × {self.grow}; receivers "
+                f"{'retain' if self.retain else 'do not retain'}"
+            )
+        detection = f"crashes known after {self.detect_ms:.1f} ms"
+        if self.has_detector:
+            detection = (
+                f"beats each {self.heartbeat_ms:.0f} ms, suspected after {self.suspect_ms:.0f} + "
+                f"{self.verify_ms:.0f} ms"
+            )
+        yield (
+            f"  group      discovery {self.discovery_ms:.0f} ms, {detection}, leaving in "
+            f"{self.leave_ms:.0f} ms"
+        )
+        later = f", all after {self.told_ms:.0f} ms" if self.told < 1 else ""
+        yield (
+            f"  start      within {self.start_ms:.0f} ms; {self.told:.0%} of the addresses known"
+            f"{later}; {'refused ports are noticed' if self.hints else 'no hints of refused ports'}"
+        )
+        if self.state:
+            stalled = f"; {name(self.stalled)} gives nothing" if self.stalled >= 0 else ""
+            yield (
+                f"  state      {self.give_chunks} chunks of {', '.join(map(str, self.chunk_bytes))}"
+                f" bytes within {self.give_ms:.0f} ms{stalled}, refused {self.refuse:.0%}; "
+                f"{self.ballast} bytes of ballast; joiners keep {self.join_buffer_bytes} bytes "
+                "meanwhile"
+            )
+        yield f"  phases     warm {self.warm_ms:.0f} ms, safety {self.safety_ms:.0f} ms"
+        yield f"  faults     {', '.join(self.faults) or 'none'}"
+        burst = f" in bursts of {self.loss_burst:.0f}" if self.loss_burst else ""
         details = {
-            "F1": f"loss {self.loss:.3f}"
-            + (f" in bursts of {self.loss_burst:.0f}" if self.loss_burst else ""),
+            "F1": f"loss {self.loss:.3f}{burst}",
             "F2": f"loses {self.target}, {self.target_loss:.2f}",
             "F3": f"duplicates {self.duplicates:.3f}, {self.copies} copies up to "
             f"{self.copy_late_ms:.0f} ms late",
@@ -405,71 +457,11 @@ class Options:
             "F6": f"corrupts {self.corruption:.4f}",
             "F22": f"{self.stale:.4f} come again up to {self.stale_ms:.0f} ms later",
         }
-        lines += [
-            f"             {fault:4} {details[fault]}" for fault in self.faults if fault in details
-        ]
-        lines += [f"             {incident}" for incident in self.incidents]
+        indent = " " * 13
+        yield from (f"{indent}{each:4} {details[each]}" for each in self.faults if each in details)
+        yield from (f"{indent}{incident}" for incident in self.incidents)
         if self.only is not None:
-            lines.append(f"             only these packet faults: {', '.join(self.only) or 'none'}")
-        return "\n".join(lines)
-
-    def _reports(self) -> list[str]:
-        """How members learn what everybody has, if not by acks."""
-        if not self.has_stability:
-            return []
-        threshold = self.threshold_bytes
-        return [
-            f"  reports      within {self.stability_ms:.1f} ms or after "
-            f"{'an eighth of a window' if threshold is None else f'{threshold} bytes'}; windows "
-            f"grow × {self.grow}; receivers {'retain' if self.retain else 'do not retain'}"
-        ]
-
-    def _views(self) -> list[str]:
-        """How nodes come by their views."""
-        told = f"{self.told:.0%} of the addresses known"
-        if self.told < 1:
-            told += f", all after {self.told_ms:.0f} ms"
-        return [
-            f"  group      discovery {self.discovery_ms:.0f} ms, {self._detection()}, leaving in "
-            f"{self.leave_ms:.0f} ms",
-            f"  start      within {self.start_ms:.0f} ms; {told}; "
-            f"{'refused ports are noticed' if self.hints else 'no hints of refused ports'}",
-            *self._states(),
-        ]
-
-    def _detection(self) -> str:
-        """How it becomes known who has crashed."""
-        if not self.has_detector:
-            return f"crashes known after {self.detect_ms:.1f} ms"
-        return (
-            f"beats each {self.heartbeat_ms:.0f} ms, suspected after {self.suspect_ms:.0f} + "
-            f"{self.verify_ms:.0f} ms"
-        )
-
-    def _states(self) -> list[str]:
-        """What joiners get."""
-        if not self.state:
-            return []
-        sizes = ", ".join(map(str, self.chunk_bytes))
-        stalled = f"; {slot_name(self.stalled)} gives nothing" if self.stalled >= 0 else ""
-        return [
-            f"  state      {self.give_chunks} chunks of {sizes} bytes within {self.give_ms:.0f} ms"
-            f"{stalled}, refused {self.refuse:.0%}; {self.ballast} bytes of ballast; joiners keep "
-            f"{self.join_buffer_bytes} bytes meanwhile",
-        ]
-
-    def _habits(self) -> str:
-        """What only one of the protocols has."""
-        if self.protocol == "unicast":
-            expiry = f"idle for {self.expiry_ms:.0f} ms" if self.expiry_ms else "never"
-            return (
-                f"closing {expiry}, gone {self.close_ms:.0f} ms later, giving up after "
-                f"{self.max_retransmit_ms:.0f} ms"
-            )
-        return (
-            f"ack threshold {self.ack_threshold or 'capacity / 4'}, "
-            f"repair to {'all' if self.repair_to_all else 'whoever asks'}"
-        )
+            yield f"{indent}only these packet faults: {', '.join(self.only) or 'none'}"
 
 
 def from_json(text: str) -> Options:

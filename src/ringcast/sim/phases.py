@@ -15,6 +15,7 @@ from ringcast.sim.clock import NS_PER_MS, ns
 from ringcast.sim.facts import facts_of
 from ringcast.sim.harness import NodeFailure
 from ringcast.sim.workload import EVERYBODY, UNIFORM
+from ringcast.trace.rows import PHASE
 
 if TYPE_CHECKING:
     from ringcast.sim.cluster import Cluster
@@ -52,7 +53,7 @@ class Phases:
             self._conditions.log.count("F20", self._conditions.kinds_carried())
 
     def _warm(self) -> None:
-        self._recorder.phase("warm")
+        self._recorder.write(PHASE, kind="warm")
         self._cluster.oracle.start()
         for slot in range(self._options.initial):
             delay = self._random.uniform(0, self._options.start_ms)
@@ -93,7 +94,7 @@ class Phases:
         return UNIFORM if is_uniform else dest
 
     def _safety(self) -> None:
-        self._recorder.phase("safety")
+        self._recorder.write(PHASE, kind="safety")
         self._conditions.is_calm = False
         self._cluster.driving.poll_ms = self._options.poll_ms
         self._cluster.driving.hold_ms = self._options.hold_ms
@@ -117,7 +118,7 @@ class Phases:
         self._cluster.gathering.gather()
         if self._options.has("F22"):
             self._clock.run_until(self._clock.now + ns(self._options.stale_ms))
-        self._recorder.phase("heal")
+        self._recorder.write(PHASE, kind="heal")
         self._conditions.expire()  # V-L1 counts from here: nothing from before may disturb
         self._wait_for_one_view()
 
@@ -127,7 +128,7 @@ class Phases:
         process.timer_fault = ""
         process.clock.change(self._clock.now)
         process.resident.application.give_up()
-        slot = process.resident.harness.slot
+        slot = process.resident.slot
         if not (slot == self._options.stopped and process.resident.application.rate == 0):
             process.resident.application.rate = None
         if process.doom is not None:
@@ -154,7 +155,7 @@ class Phases:
         """Until everything must have been delivered and acknowledged, then a little longer."""
         if self._is_stuck:
             return
-        self._recorder.phase("liveness")
+        self._recorder.write(PHASE, kind="liveness")
         self._cluster.gst = self._clock.now
         for slot, dest in self._late_pairs():
             delay = self._random.uniform(0, SPREAD_MS)
@@ -166,18 +167,18 @@ class Phases:
         while self._clock.now < max(self._cluster.gst, self._recorder.last_send) + bound:
             self._clock.run_until(max(self._cluster.gst, self._recorder.last_send) + bound)
         self._find_blocked()
-        self._recorder.phase("end")
+        self._recorder.write(PHASE, kind="end")
         self._clock.run_until(self._clock.now + 2 * ns(max(self._options.tau_ms)))
         for process in self._members():
-            process.resident.harness.end()
+            process.resident.end()
 
     def _send_stale(self, within_ms: float) -> None:
         """Of those who are in the view: what they said to come into it, or an earlier one."""
-        members = {process.resident.harness.me: process for process in self._members()}
+        members = {process.resident.me: process for process in self._members()}
         for flight in self._conditions.stale.kept:
             addressee = None if flight.packet is None else flight.packet.addressee
             if flight.sender in members.values() and addressee in members:
-                self._conditions.send_again(flight, self._random.uniform(0, within_ms))
+                self._cluster.world.network.send_again(flight, self._random.uniform(0, within_ms))
 
     def _let_leave(self) -> None:
         """Somebody goes while what it has sent is still under way."""
@@ -185,7 +186,7 @@ class Phases:
         process = self._cluster.process_in(leaver)
         if process is not None and process.can_act and self._cluster.may_go(process):
             process.resident.want(UNIFORM, self._options.late_messages)
-            process.resident.leave()
+            process.resident.depart()
 
     def _late_pairs(self) -> list[tuple[int, int]]:
         """Who sends to whom once the network has healed."""
@@ -196,7 +197,7 @@ class Phases:
             return everybody
         pairs = dict.fromkeys(self._options.pairs)
         pairs.update(dict.fromkeys((dest, slot) for slot, dest in self._options.pairs))
-        members = [process.resident.harness.slot for process in self._members()]
+        members = [process.resident.slot for process in self._members()]
         among = [
             pair
             for pair in pairs
@@ -230,7 +231,7 @@ class Phases:
             if any(backlog.wanted for dest, backlog in backlogs if self._is_there(dest)):
                 self._recorder.find(
                     rule,
-                    f"{process.resident.harness.me} still waits for room though all have delivered",
+                    f"{process.resident.me} still waits for room though all have delivered",
                 )
 
     def _is_there(self, dest: int) -> bool:
@@ -240,7 +241,7 @@ class Phases:
         if process is None:
             return True
         is_gone = self._options.protocol != "unicast" and not process.is_alive
-        return not is_gone and not process.resident.harness.is_closed
+        return not is_gone and not process.resident.is_closed
 
     def _members(self) -> list[SimProcess]:
         """Those in the current view that live."""

@@ -6,6 +6,7 @@ whoever makes the world: benchmarks of many members, the demo of uniform message
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -64,25 +65,25 @@ class PlainMember:
         """Its socket is closed, and no timer is set."""
 
 
+@dataclass(slots=True)
 class FixedDelay:
     """The same for all."""
 
-    def __init__(self, delay_ns: int) -> None:
-        self._delay = delay_ns
+    delay_ns: int
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        flight.due += self._delay
+        flight.due += self.delay_ns
         return [flight]
 
 
+@dataclass(slots=True)
 class LoseWhere:
     """Those are lost of which `is_lost` says so."""
 
-    def __init__(self, is_lost: Callable[[Flight], bool]) -> None:
-        self._is_lost = is_lost
+    is_lost: Callable[[Flight], bool]
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        return [] if self._is_lost(flight) else [flight]
+        return [] if self.is_lost(flight) else [flight]
 
 
 def plain_world(*, hint_ms: float | None = None, start: int = 0) -> World[PlainMember]:

@@ -12,14 +12,12 @@ is shorter than what a view change waits for (half a second), longer, or the def
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any
 
 from ringcast.config import MembershipConfig
-from ringcast.sim.dice import Dice
-from ringcast.sim.mishaps import Mishaps
+from ringcast.sim.mishaps import Dice, Mishaps, with_partitions
 from ringcast.sim.network import CHANGE_KINDS, RETAINED_KINDS, STABILITY_KINDS
 from ringcast.sim.options import FAULTS, Incident, Options
-from ringcast.sim.partitions import with_partitions
 
 TARGETS = ("ack", "nack", "watermark", "every second data", "last data", *CHANGE_KINDS)
 UNICAST_TARGETS = (
@@ -211,50 +209,40 @@ def _unicast_incidents(
 # Whole groups
 
 
-class _Timing(NamedTuple):
-    """How long members wait, in milliseconds."""
-
-    discovery: float
-    heartbeat: float
-    suspect: float
-    verify: float
-    leave: float
-    safety: float
-
-
-def _timing(dice: Dice) -> _Timing:
-    """Shorter than a change waits for an answer, about as long, longer, or the default."""
+def _timing(dice: Dice) -> dict[str, Any]:
+    """How long members wait: shorter than a change waits for an answer, about as long, longer, or
+    the default."""
     kind = dice.random()
     if kind < 0.6:
         heartbeat = dice.log_uniform(20, 80)
-        return _Timing(
-            discovery=dice.log_uniform(25, 300),
-            heartbeat=heartbeat,
-            suspect=round(heartbeat * dice.between(4, 8), 3),
-            verify=dice.log_uniform(20, 150),
-            leave=dice.between(100, 800),
-            safety=dice.between(1500, 3500),
-        )
+        return {
+            "discovery_ms": dice.log_uniform(25, 300),
+            "heartbeat_ms": heartbeat,
+            "suspect_ms": round(heartbeat * dice.between(4, 8), 3),
+            "verify_ms": dice.log_uniform(20, 150),
+            "leave_ms": dice.between(100, 800),
+            "safety_ms": dice.between(1500, 3500),
+        }
     safety = dice.between(4000, 9000)
     if kind < 0.8:
         default = MembershipConfig()
-        return _Timing(
-            discovery=default.discovery_wait_s * 1000,
-            heartbeat=default.heartbeat_s * 1000,
-            suspect=default.suspect_after_s * 1000,
-            verify=default.verify_s * 1000,
-            leave=default.leave_timeout_s * 1000,
-            safety=safety,
-        )
+        return {
+            "discovery_ms": default.discovery_wait_s * 1000,
+            "heartbeat_ms": default.heartbeat_s * 1000,
+            "suspect_ms": default.suspect_after_s * 1000,
+            "verify_ms": default.verify_s * 1000,
+            "leave_ms": default.leave_timeout_s * 1000,
+            "safety_ms": safety,
+        }
     suspect = dice.log_uniform(300, 3000)
-    return _Timing(
-        discovery=dice.log_uniform(25, 1000),
-        heartbeat=round(suspect / dice.between(3, 8), 3),
-        suspect=suspect,
-        verify=dice.log_uniform(50, 1000),
-        leave=dice.between(300, 5000),
-        safety=safety,
-    )
+    return {
+        "discovery_ms": dice.log_uniform(25, 1000),
+        "heartbeat_ms": round(suspect / dice.between(3, 8), 3),
+        "suspect_ms": suspect,
+        "verify_ms": dice.log_uniform(50, 1000),
+        "leave_ms": dice.between(300, 5000),
+        "safety_ms": safety,
+    }
 
 
 def _group_options(seed: int, dice: Dice) -> Options:
@@ -264,7 +252,7 @@ def _group_options(seed: int, dice: Dice) -> Options:
     tau, taus = _taus(20, 150, nodes, faults, dice)
     timing = _timing(dice)
     initial = max(1, nodes - dice.choice((0, 1, 1, 2)))
-    mishaps = Mishaps(dice, faults, nodes, timing.safety, timing.suspect, tau)
+    mishaps = Mishaps(dice, faults, nodes, timing["safety_ms"], timing["suspect_ms"], tau)
     mishaps.usual(initial)
     if "F10" in faults and dice.random() < 0.5:
         # Whoever makes a view for another one dies of it.
@@ -280,11 +268,7 @@ def _group_options(seed: int, dice: Dice) -> Options:
         tau_ms=taus,
         ack_delay_ms=round(min(taus) * dice.choice((0.0, 0.05, 0.2, 0.49)), 3),
         max_retransmit_ms=dice.choice((tau * dice.between(4, 8), 60_000.0)),
-        discovery_ms=timing.discovery,
-        heartbeat_ms=timing.heartbeat,
-        suspect_ms=timing.suspect,
-        verify_ms=timing.verify,
-        leave_ms=timing.leave,
+        **timing,
         start_ms=dice.choice((0.0, dice.log_uniform(1, 50), dice.between(50, 800))),
         told=dice.choice((1.0, 1.0, 0.5)),
         told_ms=dice.between(10, 1500),
@@ -292,7 +276,6 @@ def _group_options(seed: int, dice: Dice) -> Options:
         pairs=tuple(sorted(dice.sample(every, dice.randint(0, min(4, len(every)))))),
         messages=_fewer(dice.choice((20, 50, 100)), nodes),
         warm_ms=dice.choice((1.0, dice.between(300, 1200), dice.between(300, 1200))),
-        safety_ms=timing.safety,
         target=dice.choice(GROUP_TARGETS),
         copy_late_ms=dice.log_uniform(0.1, 1000),
         incidents=mishaps.drawn(),

@@ -16,7 +16,7 @@ from ringcast.sim.runner import run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ringcast.sim.nodes import NodeFactory
+    from ringcast.sim.cluster import NodeFactory
     from ringcast.sim.options import Options
     from ringcast.sim.runner import Result
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextvars import copy_context
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -18,7 +19,6 @@ from ringcast.errors import UsageError
 from ringcast.model import INCARNATION_MAX, Address
 from ringcast.sim.clock import LocalClock
 from ringcast.sim.event_loop import NS_PER_S, TURN_NS
-from ringcast.sim.weather import LATE, LOST, Copies, Jitter, RandomLoss
 from ringcast.sim.world import Link, Network
 
 if TYPE_CHECKING:
@@ -37,6 +37,55 @@ T = TypeVar("T")
 
 FIRST_PORT = 1024
 RECEIVE_BUFFER = 1 << 20
+
+LOST, COPIED, LATE, COPY_LATE = range(4)
+"""Which draw of a flight is for what."""
+
+
+@dataclass(slots=True)
+class Jitter:
+    """Half of the mean delay at the least, and one and a half of it at the most; so datagrams
+    overtake each other. It draws for the others."""
+
+    mean_ns: float
+    least_ns: int
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        flight.base = flight.due
+        flight.draws = self.draw(dice)
+        flight.due += self.delay(flight.draws[LATE])
+        flight.keeps_order = False
+        return [flight]
+
+    def draw(self, dice: Random) -> tuple[float, ...]:
+        return tuple(dice.random() for _ in range(4))
+
+    def delay(self, draw: float) -> int:
+        return max(self.least_ns, round(self.mean_ns * (0.5 + draw)))
+
+
+@dataclass(slots=True)
+class RandomLoss:
+    """Each is lost with the same probability."""
+
+    share: float
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        return [] if flight.draws[LOST] < self.share else [flight]
+
+
+@dataclass(slots=True)
+class Copies:
+    """Some arrive twice."""
+
+    share: float
+    jitter: Jitter
+
+    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        if flight.draws[COPIED] >= self.share:
+            return [flight]
+        due = flight.base + self.jitter.delay(flight.draws[COPY_LATE])
+        return [flight, replace(flight, due=due)]
 
 
 class VirtualSocket(Transport):

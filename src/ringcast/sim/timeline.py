@@ -35,71 +35,51 @@ def time_line(rows: Iterable[Row], witnesses: Collection[int] = ()) -> Iterator[
 
 
 def _text(row: Row) -> str:
-    if row.epoch and row.event not in _WIRE:
-        return f"{_origin(row)} {_unicast(row)}"
+    if row.event in _WIRE:
+        return _frame(row)
+    whose = _origin(row)
+    conn = f"{whose} {row.epoch}.{row.conn}" if row.conn else f"{whose} {row.epoch}"
+    at = f"{conn} " if row.epoch else ""  # one stream or connection with the peer
+    part = "  part of a message" if row.kind == "fragment" else ""
     match row.event:
         case trace.VIEW | trace.FREEZE:
             return f"{row.view}@{row.view_creator}: {' '.join(row.members)}"
         case trace.SHOWN:
             return f"{row.view}@{row.view_creator}"
-        case trace.OPEN | trace.DROP_WINDOW:
-            return f"{_origin(row)} at {row.seqno}" if row.event == trace.OPEN else _origin(row)
-        case trace.SEND:
-            return f"{_range(row)}   window ({row.low}, {row.low + row.cap}]"
-        case trace.SEND_BLOCK:
+        case trace.OPEN:
+            return f"{whose} at {row.seqno}"
+        case trace.DROP_WINDOW | trace.SYNC_CALL | trace.UNICAST_DROP if not at:
+            return whose
+        case trace.SEND | trace.UNICAST_SEND:
+            return f"{at}{_range(row)}   window ({row.low}, {row.low + row.cap}]"
+        case trace.SEND_BLOCK | trace.UNICAST_BLOCK:
             return (
-                f"after {row.hr}: window ({row.low}, {row.low + row.cap}], {row.used} of "
+                f"{at}after {row.hr}: window ({row.low}, {row.low + row.cap}], {row.used} of "
                 f"{row.limit} bytes: full of {row.detail}"
             )
+        case trace.UNICAST_DELIVER:
+            return f"{at}{_range(row)}{part}"
         case trace.DELIVER | trace.HANDED:
-            part = "  part of a message" if row.kind == "fragment" else ""
-            return f"{_origin(row)}:{_range(row)}{part}  {row.detail}".rstrip()
+            return f"{whose}:{_range(row)}{part}  {row.detail}".rstrip()
         case trace.STATE_WANTED | trace.STATE_REFUSED | trace.STATE_BEGUN:
-            return f"{_origin(row)} {row.seqno}"
+            return f"{whose} {row.seqno}"
         case trace.STATE_RECEIVED:
-            return f"{_origin(row)} in {row.seqno} chunks, {row.size} bytes"
+            return f"{whose} in {row.seqno} chunks, {row.size} bytes"
         case trace.STATE_ENTRY:
-            return f"{_origin(row)}: {row.size} messages through {row.seqno}, {row.block_hash:x}"
+            return f"{whose}: {row.size} messages through {row.seqno}, {row.block_hash:x}"
         case trace.PURGE:
             return f"through {row.seqno}"
-        case event if event in _WIRE:
-            return _frame(row)
-        case trace.WIN:
+        case trace.WIN | trace.UNICAST_WIN:
             return (
-                f"{_origin(row)} {row.kind}: low {row.low}, delivered {row.hd}, "
+                f"{conn if at else whose} {row.kind}: low {row.low}, delivered {row.hd}, "
                 f"received {row.received}, high {row.hr}"
             )
         case trace.DROP_HIGH | trace.DROP_LOW:
-            return f"{_origin(row)}: {row.seqno} messages"
+            return f"{whose}: {row.seqno} messages"
         case trace.FAULT_ON | trace.FAULT_OFF:
             return row.detail
         case trace.ACKMAP:
             return " ".join(row.members)
-        case trace.SYNC_CALL | trace.UNICAST_DROP:
-            return _origin(row)
-        case _:
-            return f"{row.kind} {row.detail}".strip()
-
-
-def _unicast(row: Row) -> str:
-    """What happened on one stream or connection with the peer."""
-    conn = f"{row.epoch}.{row.conn}" if row.conn else f"{row.epoch}"
-    match row.event:
-        case trace.UNICAST_SEND:
-            return f"{conn} {_range(row)}   window ({row.low}, {row.low + row.cap}]"
-        case trace.UNICAST_BLOCK:
-            return (
-                f"{conn} after {row.hr}: window ({row.low}, {row.low + row.cap}], {row.used} of "
-                f"{row.limit} bytes: full of {row.detail}"
-            )
-        case trace.UNICAST_DELIVER:
-            part = "  part of a message" if row.kind == "fragment" else ""
-            return f"{conn} {_range(row)}{part}"
-        case trace.UNICAST_WIN:
-            return (
-                f"{conn} {row.kind}: low {row.low}, delivered {row.hd}, "
-                f"received {row.received}, high {row.hr}"
-            )
         case trace.CONN:
             return f"{conn} {row.kind} {row.detail} at ({row.low}, {row.hr}]"
         case trace.TICK | trace.TAIL:
@@ -109,7 +89,7 @@ def _unicast(row: Row) -> str:
         case trace.UNICAST_UNBLOCK:
             return conn
         case _:
-            return f"{conn} {_range(row)}  {row.detail}".rstrip()
+            return f"{at}{_range(row) if at else row.kind} {' ' * bool(at)}{row.detail}".strip()
 
 
 def _frame(row: Row) -> str:

@@ -32,23 +32,19 @@ SOCKET_DATAGRAMS_MAX = 500
 # The network
 
 
+@dataclass(slots=True, eq=False)
 class Link:
     """One direction between two addresses, with a generator of its own: leaving out one fault
     disturbs other links as little as possible."""
 
-    __slots__ = ("dest", "factor", "last_arrival", "name", "random", "sent", "source")
-
-    def __init__(
-        self, source: Address, dest: Address, name: str, random: Random, factor: float = 1.0
-    ) -> None:
-        self.source = source
-        self.dest = dest
-        self.name = name
-        self.random = random
-        self.factor = factor
-        """How many times the usual delay it takes."""
-        self.sent = 0
-        self.last_arrival = 0
+    source: Address
+    dest: Address
+    name: str
+    random: Random
+    factor: float = 1.0
+    """How many times the usual delay it takes."""
+    sent: int = 0
+    last_arrival: int = 0
 
 
 @dataclass(slots=True)

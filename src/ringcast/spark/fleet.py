@@ -28,9 +28,8 @@ from pyspark.sql.types import (
 
 from ringcast.errors import UsageError
 from ringcast.sim.grid import place, point_words
-from ringcast.sim.likeness import state_of
 from ringcast.sim.plan import expand
-from ringcast.sim.runner import Judged, run
+from ringcast.sim.runner import Judged, run, state_of
 from ringcast.spark.fleet_audit import audit_as_recorded
 from ringcast.trace.segments import write_trace_segments
 
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
+    from ringcast.sim.cluster import NodeFactory
     from ringcast.sim.grid import Point
-    from ringcast.sim.nodes import NodeFactory
     from ringcast.sim.runner import Result
 
 VERSION = 1

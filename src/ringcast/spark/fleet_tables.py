@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
-from ringcast.sim.fleet import VACUOUS, Tally
 from ringcast.sim.options import FAULTS
-from ringcast.sim.runner import Judged
+from ringcast.sim.runner import VACUOUS, Judged, Tally
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

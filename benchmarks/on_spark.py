@@ -1,7 +1,12 @@
-"""ringcast bench source: what Spark gets out of an archive, in one go and in small steps.
+"""ringcast bench source and fleet: what Spark gets out of an archive, and simulations on Spark.
 
-Beside it in the same run: the same files read into Arrow by one plain process, without Spark; and
-as many rows that nobody has to read, which is as fast as Spark takes them from Python.
+An archive is read in one go and in small steps. Beside it in the same run: the same files read into
+Arrow by one plain process, without Spark; and as many rows that nobody has to read, which is as
+fast as Spark takes them from Python.
+
+A fleet runs beside the same seeds in as many plain processes. Spark's own start is told apart: it
+is paid once, for however many seeds. The start of its Python workers is part of its time, as the
+start of the plain processes is part of theirs.
 """
 
 from __future__ import annotations
@@ -13,9 +18,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.printing import tell
 from benchmarks.usage import Usage
+from benchmarks.workload import progress
 from ringcast.errors import UsageError
+from ringcast.sim.runner import run_seeds
+from ringcast.spark.fleet import Fleet, fleet_rows, tasks_for
 from ringcast.spark.messages import read_messages, tasks_of
 from ringcast.spark.session import session
 from ringcast.spark.source import (
@@ -37,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, InputPartition
     from pyspark.sql.types import StructType
 
-    from benchmarks.printing import Row as Report
+    from benchmarks.workload import Row as Report
 
 SENDERS = 4
 RUN = 500
@@ -56,7 +63,7 @@ def bench_source(messages: int, size: int, step: int, master: str) -> list[Repor
     """`messages` of `size` bytes, and micro-batches of `step`."""
     if min(messages, size, step) < 1:
         raise UsageError("--messages, --size and --step are at least 1")
-    tell("writing an archive, starting Spark …")
+    progress("writing an archive, starting Spark …")
     with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as scratch:
         archive = Path(scratch, "archive")
         archive.mkdir()
@@ -143,8 +150,8 @@ def _step_times(spark: SparkSession, scratch: Path, size: int, step: int) -> lis
         .start()
     )
     query.awaitTermination()
-    steps = [progress for progress in query.recentProgress if progress.numInputRows]
-    return [progress.durationMs["triggerExecution"] for progress in steps[WARM:]]
+    steps = [step for step in query.recentProgress if step.numInputRows]
+    return [step.durationMs["triggerExecution"] for step in steps[WARM:]]
 
 
 def _write(directory: Path, messages: int, size: int) -> int:
@@ -175,3 +182,39 @@ def _read_plainly(archive: Path) -> float:
         for _ in read_messages(str(archive), task):
             pass
     return time.perf_counter() - started
+
+
+# Fleets
+
+CORES = 2
+
+
+def bench_fleet(seeds: int, protocol: str) -> list[Report]:
+    """Seeds 0 to `seeds` - 1. Both ways must give the same traces."""
+    progress(f"{seeds} seeds in plain processes, then on Spark …")
+    started = time.perf_counter()
+    plain = {
+        summary.seed: summary.hash
+        for summary in run_seeds(range(seeds), protocol=protocol, jobs=CORES)
+    }
+    plain_s = time.perf_counter() - started
+    started = time.perf_counter()
+    with session("ringcast bench fleet", f"local[{CORES}]") as spark:
+        start_s = time.perf_counter() - started
+        started = time.perf_counter()
+        fleet = Fleet(seeds=range(seeds), protocol=protocol)
+        tasks = tasks_for(spark, fleet)
+        rows = fleet_rows(spark, fleet, tasks).select("seed", "trace_hash").collect()
+        spark_s = time.perf_counter() - started
+    assert {row.seed: row.trace_hash for row in rows} == plain
+    row = {
+        "protocol": protocol,
+        "seeds": seeds,
+        "tasks": tasks,
+        "plain_seeds_per_s": seeds / plain_s,
+        "spark_seeds_per_s": seeds / spark_s,
+        "ratio": plain_s / spark_s,
+        "aim": 0.75,
+        "spark_start_s": start_s,
+    }
+    return [row]
