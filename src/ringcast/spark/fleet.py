@@ -14,23 +14,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from ringcast.errors import UsageError
 from ringcast.sim.grid import place, point_words
 from ringcast.sim.likeness import state_of
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import Judged, run
+from ringcast.spark.columns import KINDS, schema
 from ringcast.spark.fleet_audit import audit_as_recorded
 from ringcast.trace.segments import write_trace_segments
 
@@ -38,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
     from ringcast.sim.grid import Point
     from ringcast.sim.nodes import NodeFactory
@@ -60,34 +51,18 @@ PILOT_RUNS = 4
 AUDIT = "audit"
 """Under this name stands what the audit says, among the rules."""
 
-_TEXT, _LONG, _FLOAT = StringType(), LongType(), DoubleType()
-
-
-def _struct(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
-
-
-SCHEMA = _struct(
-    version=IntegerType(),
-    protocol=_TEXT,
-    partitions=BooleanType(),
-    purge=_TEXT,
-    seed=_LONG,
-    point=_TEXT,
-    parameters=MapType(_TEXT, _FLOAT),
-    fault_classes=ArrayType(_TEXT),
-    trace_hash=_TEXT,
-    judged=MapType(_TEXT, _struct(premises=_LONG, violations=_LONG, worst=_FLOAT)),
-    violations=_LONG,
-    failures=ArrayType(_struct(rule=_TEXT, state=_TEXT, text=_TEXT)),
-    happenings=MapType(_TEXT, _LONG),
-    matrix=MapType(_TEXT, _LONG),
-    deliveries=_LONG,
-    faults=_LONG,
-    rows=_LONG,
-    virtual_ns=_LONG,
-    wall_s=_FLOAT,
-    kept=_TEXT,
+_JUDGED = MapType(KINDS["text"], schema("long premises violations", "float worst"))
+_FAILURES = ArrayType(schema("text rule state text"))
+SCHEMA = StructType(
+    [
+        *schema("int version", "text protocol", "flag partitions", "text purge", "long seed"),
+        *schema("text point", "floats parameters", "texts fault_classes", "text trace_hash"),
+        StructField("judged", _JUDGED),
+        *schema("long violations"),
+        StructField("failures", _FAILURES),
+        *schema("counts happenings matrix", "long deliveries faults rows virtual_ns"),
+        *schema("float wall_s", "text kept"),
+    ]
 )
 """One row for each run. `point` names the values in `parameters`; `matrix` counts faults by class
 and kind of frame, "F1 data"; `kept` is the trace's folder below `Fleet.out`, empty if not kept."""
@@ -220,23 +195,4 @@ def _keep(fleet: Fleet, result: Result, point: Point) -> str:
     return f"failures/{name}"
 
 
-def _arrow(kind: DataType) -> pa.DataType:
-    """The type of a column as tasks write it."""
-    match kind:
-        case StructType():
-            return pa.struct([pa.field(item.name, _arrow(item.dataType)) for item in kind])
-        case ArrayType():
-            return pa.list_(_arrow(kind.elementType))
-        case MapType():
-            return pa.map_(_arrow(kind.keyType), _arrow(kind.valueType))
-    return _PLAIN[type(kind)]
-
-
-_PLAIN: dict[type[DataType], pa.DataType] = {
-    StringType: pa.string(),
-    LongType: pa.int64(),
-    IntegerType: pa.int32(),
-    DoubleType: pa.float64(),
-    BooleanType: pa.bool_(),
-}
-_ARROW = pa.schema([pa.field(item.name, _arrow(item.dataType)) for item in SCHEMA])
+_ARROW = to_arrow_schema(SCHEMA)

@@ -11,17 +11,9 @@ import threading
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql.types import (
-    BinaryType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
-
 from ringcast.errors import UsageError
 from ringcast.spark.audit import audit_states
+from ringcast.spark.columns import literally
 from ringcast.spark.kept import KeptDigests
 from ringcast.spark.states import Refused, parse_states, summarize_files
 from ringcast.trace.segments import SUFFIX, segment_paths
@@ -43,14 +35,7 @@ _FOR_EVER = "36500d"
 """However old a segment is that comes late, it is not ignored."""
 _POLL_S = 0.2
 
-_FILES = StructType(
-    [
-        StructField("path", StringType()),
-        StructField("modificationTime", TimestampType()),
-        StructField("length", LongType()),
-        StructField("content", BinaryType()),
-    ]
-)
+_FILES = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
 
 
 class Step(NamedTuple):
@@ -208,8 +193,3 @@ def is_hidden(path: Path, directory: Path) -> bool:
 def hidden(path: Path) -> str:
     """What is wrong with such a one."""
     return f"{path.name}: Spark takes what begins with _ or . for hidden: rename it"
-
-
-def literally(path: str) -> str:
-    """Spark reads paths as patterns; this one means itself."""
-    return "".join(f"\\{mark}" if mark in "*?[]{}\\" else mark for mark in path)

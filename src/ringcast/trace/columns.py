@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 READ_ROWS = 65_536
 """How many rows a reader takes at a time."""
 
-_TEXT = pa.dictionary(pa.int32(), pa.string())
+TEXT = pa.dictionary(pa.int32(), pa.string())
 _UNSIGNED = frozenset({"inc", "peer_inc", "block_hash"})
 """64 bits in full: incarnations and hashes. Spark reads these as decimal(20, 0)."""
 _CONSTANT = ("run_id", "host", "boot_id", "node", "inc")
@@ -33,13 +33,13 @@ def _column_type(name: str) -> pa.DataType:
         return pa.uint64()
     default = Row._field_defaults.get(name, 0)
     if name in ("event", "node") or isinstance(default, str):
-        return _TEXT
+        return TEXT
     return pa.list_(pa.string()) if isinstance(default, tuple) else pa.int64()
 
 
 SCHEMA = pa.schema(
     [
-        *((name, _TEXT) for name in ("run_id", "host", "boot_id")),
+        *((name, TEXT) for name in ("run_id", "host", "boot_id")),
         ("wall_ns", pa.int64()),
         *((name, _column_type(name)) for name in Row._fields),
     ]
@@ -81,7 +81,7 @@ def _column(name: str, values: Sequence[object]) -> pa.Array:
     kind = SCHEMA.field(name).type
     return (
         pa.array(values, pa.string()).dictionary_encode()
-        if kind == _TEXT
+        if kind == TEXT
         else pa.array(values, kind)
     )
 
@@ -95,7 +95,7 @@ def constant_column(name: str, value: object) -> pa.Array:
 
 def _constant(name: str, value: object, count: int) -> pa.Array:
     kind = SCHEMA.field(name).type
-    if kind == _TEXT:
+    if kind == TEXT:
         indices = pa.repeat(pa.scalar(0, pa.int32()), count)
         return pa.DictionaryArray.from_arrays(indices, pa.array([value], pa.string()))
     if value == ():  # Repeating an empty list appends it so many times.

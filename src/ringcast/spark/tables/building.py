@@ -16,19 +16,18 @@ from pyspark.sql import functions as F
 
 from ringcast.errors import UsageError
 from ringcast.spark.audit import audit_states
+from ringcast.spark.columns import member_key, read_rows, typed
 from ringcast.spark.kept import KeptDigests
-from ringcast.spark.metrics import latency, latency_samples, read_rows, retransmissions, throughput
+from ringcast.spark.metrics import latency, latency_samples, retransmissions, throughput
 from ringcast.spark.reading import damaged_files
 from ringcast.spark.tables.layout import (
     ROW_TABLES,
     TABLES,
     at,
     day,
-    member_key,
     messages,
     row_table,
     silver_rows,
-    typed,
     whole_schema,
 )
 from ringcast.spark.tables.survey import survey_files, take_survey
@@ -159,7 +158,7 @@ class _Build:
         everything = self._rows(group, keys, is_silver=False)
         # One pass for all of bronze: to Spark the table is one more column to part it by.
         staged = self._warehouse.staging / "bronze"
-        bronze = typed(everything, "bronze.views").withColumn("table", row_table())
+        bronze = typed(everything, whole_schema("bronze.views")).withColumn("table", row_table())
         columns = ("table", "group", "date", "run")
         bronze.write.mode("append").partitionBy(*columns).parquet(str(staged))
         for name in ROW_TABLES:
@@ -177,7 +176,7 @@ class _Build:
     def _stage_figures(self, group: str, rows: DataFrame) -> None:
         """Figures of each day by itself: what the next day brings does not change them."""
         activity = rows.groupBy(
-            *("group", "date", "run"), member_key("node", "inc").alias("member"), "event"
+            *("group", "date", "run"), member_key().alias("member"), "event"
         ).agg(
             F.count("*").alias("rows"),
             F.sum(messages()).alias("messages"),
@@ -238,7 +237,7 @@ class _Build:
 
     def _stage(self, table: str, frame: DataFrame) -> None:
         """In the order that rows were recorded in, if they were."""
-        found = typed(frame, table)
+        found = typed(frame, whole_schema(table))
         order = [name for name in ("member", "idx", "at") if name in TABLES[table].names]
         if order:
             found = found.sortWithinPartitions("group", "date", "run", *order)

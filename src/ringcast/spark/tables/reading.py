@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
-from ringcast.spark.follow import literally
+from ringcast.spark.columns import literally
 from ringcast.spark.tables.layout import QUARANTINE, TABLES, whole_schema
 from ringcast.spark.tables.warehouse import Warehouse
 
