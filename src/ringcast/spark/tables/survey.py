@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ringcast.errors import RingcastError
 from ringcast.spark.follow import hidden, is_hidden
-from ringcast.spark.reading import over_items
+from ringcast.spark.reading import over_items, size_of
 from ringcast.spark.recorded_run import RecordedRun
 from ringcast.spark.states import Refused, parse_states, summarize_files
 from ringcast.spark.tables.layout import DAY_NS
@@ -95,13 +95,13 @@ def take_survey(
 def survey_files(spark: SparkSession, paths: Sequence[Path]) -> dict[str, str]:
     """As JSON for each file: what the audit's reader says of it, and its first and last day, or
     what is wrong with its rows."""
-    sizes = {str(path): path.stat().st_size for path in paths}
-    spans = dict(json.loads(text) for text in over_items(spark, sizes, _span_of))
+    items = [(str(path), size_of(str(path))) for path in paths]
+    spans = dict(over_items(spark, items, _span_of))
     said = summarize_files(spark, paths)
-    return {path: json.dumps([said[path], spans[path]]) for path in sizes}
+    return {path: json.dumps([said[path], spans[path]]) for path, _ in items}
 
 
-def _span_of(path: str) -> list[str]:
+def _span_of(path: str) -> list[tuple[str, str | list[int]]]:
     """Every column is read once: whoever reads the file later must not fail half-way."""
     days: list[int] = []
     try:
@@ -111,8 +111,8 @@ def _span_of(path: str) -> list[str]:
                     found = pc.min_max(batch["wall_ns"]).as_py()
                     days += [found["min"] // DAY_NS, found["max"] // DAY_NS]
     except RingcastError as error:
-        return [json.dumps([path, str(error)])]
-    return [json.dumps([path, [min(days), max(days)] if days else []])]
+        return [(path, str(error))]
+    return [(path, [min(days), max(days)] if days else [])]
 
 
 def _put_together(kept: Iterable[Kept], directory: Path) -> Survey:
