@@ -27,7 +27,7 @@ from ringcast.rules.flow import AckersAreMembers, AckHonesty, SameBytesAgain, Wi
 from ringcast.rules.table import BY_PROTOCOL, verdicts
 from ringcast.spark.reading import over_items, size_of
 from ringcast.spark.report import VIOLATIONS_SHOWN_MAX, Verdict, Violation, verdict_id
-from ringcast.trace.facts import facts_from_values
+from ringcast.trace.files import facts_from_values
 from ringcast.trace.rows import Facts
 from ringcast.trace.segments import Segment
 

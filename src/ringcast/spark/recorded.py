@@ -39,7 +39,7 @@ from ringcast.spark.report import (
     verdict_id,
 )
 from ringcast.spark.summary import ROLES
-from ringcast.trace.facts import facts_from_values
+from ringcast.trace.files import facts_from_values
 from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, Facts, Row
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from ringcast.trace.columns import (
     constant_column,
     rows_to_batch,
 )
-from ringcast.trace.facts import facts_to_values
+from ringcast.trace.files import facts_to_values
 from ringcast.trace.footers import bounds_of, known_values
 from ringcast.trace.held import Holdings
 from ringcast.trace.patience import patiently

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from ringcast.errors import UsageError
 from ringcast.trace import patience, sealed, segments
 from ringcast.trace.columns import PAYLOADS, SCHEMA
-from ringcast.trace.facts import facts_from_values
+from ringcast.trace.files import facts_from_values
 from ringcast.trace.held import Range
 from ringcast.trace.rows import Facts, Row
 from ringcast.trace.sealed import OtherVersion, Unreadable
