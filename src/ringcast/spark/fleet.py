@@ -7,6 +7,8 @@ died is simply run again. Traces are kept of failures only, and not of endlessly
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +29,7 @@ from ringcast.spark.fleet_audit import audit_as_recorded
 from ringcast.trace.segments import write_trace_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -48,6 +50,7 @@ TASK_S = 10.0
 TASKS_PER_CORE = 4
 """At least: so that no core is idle while another has much left."""
 PILOT_RUNS = 4
+_POLL_S = 3.0
 AUDIT = "audit"
 """Under this name stands what the audit says, among the rules."""
 
@@ -118,6 +121,31 @@ def tasks_for(spark: SparkSession, fleet: Fleet) -> int:
     run_s = (perf_counter() - started) / len(sample)
     fewest = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
     return min(fleet.runs, max(fewest, round(fleet.runs * run_s / TASK_S)))
+
+
+@contextmanager
+def watched(spark: SparkSession, tell: Callable[[int, int], None]) -> Iterator[None]:
+    """Call `tell` with the tasks done and all tasks of what runs, when that has changed."""
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(spark, tell, over), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _watch(spark: SparkSession, tell: Callable[[int, int], None], over: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    told = (0, 0)
+    while not over.wait(_POLL_S):
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        running = [stage for stage in stages if stage is not None]
+        now = sum(s.numCompletedTasks for s in running), sum(s.numTasks for s in running)
+        if now[0] and now != told:
+            tell(*now)
+            told = now
 
 
 def _simulate_batches(fleet: Fleet, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

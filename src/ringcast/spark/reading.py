@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ringcast.spark.summary import MemberTrace, SegmentState
-    from ringcast.trace.footers import Bounds
+    from ringcast.trace.columns import Bounds
     from ringcast.trace.rows import OriginKey
 
 Item = TypeVar("Item")

@@ -34,8 +34,7 @@ from pyspark.sql.streaming.datasource import (
 from ringcast.errors import UsageError
 from ringcast.spark.messages import DDL, read_messages, tasks_of
 from ringcast.trace.archive import Index
-from ringcast.trace.held import STREAMS, origin_text
-from ringcast.trace.positions import Position
+from ringcast.trace.held import STREAMS, Position, origin_text
 from ringcast.trace.retention import Query, pruned_origins
 
 if TYPE_CHECKING:
@@ -170,29 +169,20 @@ class ArchiveReader(DataSourceReader):
     def _takes(self, wish: Filter) -> bool:
         """Whether nothing is left of this filter for Spark to do."""
         match wish:
-            case EqualTo(("sender",), str(name)):
-                self._choose(senders=frozenset({name}))
-            case In(("sender",), names) if all(isinstance(name, str) for name in names):
-                self._choose(senders=frozenset(names))
-            case EqualTo(("stream",), str(name)):
-                self._choose(streams=frozenset({name}))
-            case In(("stream",), names) if all(isinstance(name, str) for name in names):
-                self._choose(streams=frozenset(names))
+            case EqualTo(("sender" | "stream" as column,), str(name)):
+                names = frozenset({name})
+            case In(("sender" | "stream" as column,), some) if all(
+                isinstance(name, str) for name in some
+            ):
+                names = frozenset(some)
             case IsNotNull():
-                pass  # no column has nulls
+                return True  # no column has nulls
             case _:
                 return False
+        known = getattr(self._options, f"{column}s")
+        chosen: dict[str, Any] = {f"{column}s": names if known is None else known & names}
+        self._options = replace(self._options, **chosen)
         return True
-
-    def _choose(
-        self, *, senders: frozenset[str] | None = None, streams: frozenset[str] | None = None
-    ) -> None:
-        """No others than these, of those that are still wanted."""
-        self._options = replace(
-            self._options,
-            senders=_both(self._options.senders, senders),
-            streams=_both(self._options.streams, streams),
-        )
 
 
 class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -311,12 +301,6 @@ def _tell_gaps(plan: Plan, position: Position) -> None:
                     "messages %d..%d of %s cannot be read in the archive and were passed over",
                     *(gap.first, gap.last, origin_text(origin)),
                 )
-
-
-def _both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
 
 
 def _names(options: Mapping[str, str], what: str) -> frozenset[str] | None:

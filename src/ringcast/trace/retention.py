@@ -20,11 +20,9 @@ from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
 from ringcast.trace.archive import Index
-from ringcast.trace.held import origin_text, parse_origin
-from ringcast.trace.patience import patiently
-from ringcast.trace.positions import Position
+from ringcast.trace.held import Position, origin_text, parse_origin
 from ringcast.trace.segments import TEMPORARY_SUFFIX
-from ringcast.trace.whole import write_whole
+from ringcast.trace.whole import patiently, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -21,6 +21,7 @@ from ringcast.spark.kept import KeptDigests
 from ringcast.spark.metrics import latency, latency_samples, retransmissions, throughput
 from ringcast.spark.reading import damaged_files
 from ringcast.spark.tables.layout import (
+    LAYERS,
     ROW_TABLES,
     TABLES,
     at,
@@ -31,11 +32,11 @@ from ringcast.spark.tables.layout import (
     whole_schema,
 )
 from ringcast.spark.tables.survey import survey_files, take_survey
-from ringcast.spark.tables.warehouse import Partition
+from ringcast.spark.tables.warehouse import Partition, read_parts
 from ringcast.trace.segments import segment_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import date
     from pathlib import Path
 
@@ -43,8 +44,10 @@ if TYPE_CHECKING:
 
     from ringcast.spark.report import Report
     from ringcast.spark.tables.survey import Quarantined, Survey
-    from ringcast.spark.tables.warehouse import PartitionKey, Warehouse
+    from ringcast.spark.tables.warehouse import Part, PartitionKey, Warehouse
 
+FILE_BYTES = 128 << 20
+"""Files become about so large; smaller ones of one partition become one."""
 WINDOW_S = 60.0
 """What gold's throughput and latency are gathered over. A day has a whole number of these."""
 
@@ -282,3 +285,46 @@ def _write_quarantine(warehouse: Warehouse, survey: Survey) -> None:
     staged = directory / "_quarantine.staged"
     pq.write_table(pa.Table.from_pylist(rows, schema), staged)
     staged.replace(directory / "quarantine.parquet")
+
+
+# Upkeep: few large files instead of many small ones, and no days that nobody needs
+
+
+def compact(
+    spark: SparkSession, warehouse: Warehouse, *, tell: Callable[[str], None] = lambda _: None
+) -> int:
+    """Rewrite partitions that have more files than they need; how many files are gone."""
+    with warehouse.writing():
+        due: defaultdict[str, list[Partition]] = defaultdict(list)
+        partitions = warehouse.partitions()
+        before = _count(partitions)
+        for partition in partitions:
+            for table, parts in partition.tables.items():
+                if len(parts) > _files_needed(parts):
+                    due[table].append(partition)
+        number = warehouse.next_number()
+        for table, found in due.items():
+            tell(f"{table}: {len(found)} partitions …")
+            for partition in found:
+                parts = partition.tables[table]
+                rows = read_parts(spark, warehouse, table, parts).coalesce(_files_needed(parts))
+                staged = str(warehouse.staging / table)
+                rows.write.mode("append").partitionBy("group", "date", "run").parquet(staged)
+            for key, parts in warehouse.adopt(table, number).items():
+                next(one for one in found if one.key == key).tables[table] = parts
+        warehouse.commit({id(one): one for found in due.values() for one in found}.values())
+        return before - _count(partitions)
+
+
+def prune(warehouse: Warehouse, before: date, layers: Sequence[str] = LAYERS) -> list[date]:
+    """Remove these layers of all days before this one; the days that had any."""
+    with warehouse.writing():
+        return warehouse.forget_before(before, layers)
+
+
+def _files_needed(parts: Sequence[Part]) -> int:
+    return 1 + sum(part.bytes for part in parts) // FILE_BYTES
+
+
+def _count(partitions: Sequence[Partition]) -> int:
+    return sum(len(parts) for partition in partitions for parts in partition.tables.values())

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import Left
 from ringcast.core.view_change import Freeze
 from ringcast.events import Delivered, FragmentsDelivered, StateLost, StateReceived, ViewInstalled
+from ringcast.trace.observe.frames import columns_of
 from ringcast.trace.observe.messages import origin_of, range_of
 from ringcast.trace.observe.ranges import Ranges
-from ringcast.trace.observe.views import columns_of
 from ringcast.trace.observe.windows import Windows
 from ringcast.trace.observe.wire import Wire
 from ringcast.trace.rows import (

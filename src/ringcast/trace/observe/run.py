@@ -14,9 +14,9 @@ from ringcast.core.view_change import Begin, Freeze
 from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliverable, ViewInstalled
 from ringcast.model import Origin
 from ringcast.trace.observe.connections import Connections
+from ringcast.trace.observe.frames import columns_of
 from ringcast.trace.observe.messages import Messages, origin_of
 from ringcast.trace.observe.transfers import Transfers
-from ringcast.trace.observe.views import columns_of
 from ringcast.trace.observe.windows import Windows
 from ringcast.trace.observe.wire import Wire
 from ringcast.trace.rows import ASIDE, FREEZE, SHOWN, VIEW, about, naming_id
