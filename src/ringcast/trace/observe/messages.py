@@ -11,17 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ringcast.events import Delivered
 from ringcast.model import Origin
 from ringcast.protocols.views.streams import Standing, ViewStreams
+from ringcast.trace import rows as trace
 from ringcast.trace.content import BlockHasher
 from ringcast.trace.observe.windows import slots_of
-from ringcast.trace.rows import (
-    BLOCK,
-    DELIVER,
-    SEND,
-    SEND_BLOCK,
-    SEND_UNBLOCK,
-    naming,
-    naming_id,
-)
+from ringcast.trace.rows import naming, naming_id
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 
 if TYPE_CHECKING:
@@ -95,7 +88,7 @@ class Messages:
         self.contents.last_send = self.contents.now
         place = {"seqno": before + 1, "seqno2": window.high, "stream": int(origin.stream)}
         bounds = {"low": window.low, "hr": before, "cap": slots_of(window)}
-        self._sink.write(SEND, now, **place, **bounds, **self.naming_view())
+        self._sink.write(trace.SEND, now, **place, **bounds, **self.naming_view())
         mine = self._sending[origin.stream]
         blocks: list[Block] = []
         for seqno in range(before + 1, window.high + 1):
@@ -123,18 +116,18 @@ class Messages:
         bounds = {"low": window.low, "hr": window.high, "cap": slots_of(window)}
         sizes = {"size": max(size, DATAGRAM_OVERHEAD), "used": window.charged}
         sizes |= {"limit": window.max_bytes, "stream": int(stream)}
-        self._sink.write(SEND_BLOCK, now, **bounds, **sizes, detail=reason)
+        self._sink.write(trace.SEND_BLOCK, now, **bounds, **sizes, detail=reason)
         mine.was_blocked = True
 
     def look_for_room(self, now: int) -> None:
         for stream, mine in self._sending.items():  # also of a node that has just gone
             if mine.was_blocked and not self._node.multicast.is_blocked(stream):
                 mine.was_blocked = False
-                self._sink.write(SEND_UNBLOCK, now, stream=int(stream))
+                self._sink.write(trace.SEND_UNBLOCK, now, stream=int(stream))
 
     def delivered(self, event: Delivered | FragmentsDelivered, now: int, **columns: Any) -> None:
         origin = naming(origin_of(event))
-        self._sink.write(DELIVER, now, **origin, **range_of(event), **columns)
+        self._sink.write(trace.DELIVER, now, **origin, **range_of(event), **columns)
         if isinstance(event, Delivered):
             self._compare(event, now)
 
@@ -157,7 +150,7 @@ class Messages:
 
     def _write_blocks(self, origin: Origin, kind: str, blocks: list[Block], now: int) -> None:
         for block in blocks:
-            self._sink.write(BLOCK, now, **naming(origin), **block.columns, kind=kind)
+            self._sink.write(trace.BLOCK, now, **naming(origin), **block.columns, kind=kind)
 
 
 def is_frozen(node: Node) -> bool:
