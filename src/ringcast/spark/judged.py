@@ -113,9 +113,7 @@ def _verdict(found: findings.Verdict, *, is_optional: bool) -> Verdict:
     )
 
 
-def _judge_run(
-    item: tuple[int, Facts, list[list[str]]],
-) -> Iterator[tuple[int, findings.Verdict]]:
+def _judge_run(item: tuple[int, Facts, list[list[str]]]) -> Iterator[tuple[int, findings.Verdict]]:
     """One run, by each rule."""
     number, facts, parts = item
     with ExitStack() as opened:

@@ -17,15 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ringcast.errors import UsageError
-from ringcast.spark.columns import (
-    LONG,
-    member_key,
-    messages,
-    of_event,
-    peer_key,
-    schema,
-    typed,
-)
+from ringcast.spark.columns import LONG, member_key, messages, of_event, peer_key, schema, typed
 from ringcast.spark.columns import read_rows as read_rows
 from ringcast.trace import rows as trace
 

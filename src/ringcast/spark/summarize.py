@@ -26,14 +26,7 @@ from ringcast.spark.summary import (
     hole,
     mix_span,
 )
-from ringcast.trace.rows import (
-    BLOCK,
-    DELIVER,
-    PURGE,
-    SEND,
-    VIEW,
-    WIN,
-)
+from ringcast.trace.rows import BLOCK, DELIVER, PURGE, SEND, VIEW, WIN
 
 # The types of numpy and pyarrow say little here: `Any` stands for their element types.
 try:

@@ -172,9 +172,7 @@ def mix_span(into: SegmentSummary, track: Track, at: int, found: Span) -> None:
     spans = into.content.setdefault(track, {})
     known = spans.get(at, NO_SPAN)
     spans[at] = Span(
-        known.present | found.present,
-        known.mixed ^ found.mixed,
-        known.messages + found.messages,
+        known.present | found.present, known.mixed ^ found.mixed, known.messages + found.messages
     )
     for number in block_numbers(at, known.present & found.present):
         into.blocks.setdefault(track, {})[number] = NOT_ONE

@@ -157,12 +157,7 @@ class SegmentWriter:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        recording: Recording,
-        before: Before | None = None,
-        *,
-        name: str = "",
+        self, directory: Path, recording: Recording, before: Before | None = None, *, name: str = ""
     ) -> None:
         self.recording = recording
         self.holdings = Holdings()

@@ -52,10 +52,7 @@ def throughput(figures: Figures) -> Markup:
         for slot in slots
     ]
     says = [
-        (
-            slot,
-            ", ".join(f"{name} {short(at[slot])}/s" for name, at in named.items() if slot in at),
-        )
+        (slot, ", ".join(f"{name} {short(at[slot])}/s" for name, at in named.items() if slot in at))
         for slot in slots
     ]
     return section(

@@ -42,10 +42,7 @@ def frames_and_windows(figures: Figures, names: Names) -> list[Markup]:
     if not any(life.is_full for life in figures.lives):
         why = 'Recorded at level "full" only: join(..., record_level="full").'
         return [empty("Repair, control and send windows", why)]
-    return [
-        tag("div", repair(figures, names), control(figures), class_="stack"),
-        windows(figures),
-    ]
+    return [tag("div", repair(figures, names), control(figures), class_="stack"), windows(figures)]
 
 
 def repair(figures: Figures, names: Names) -> Markup:

@@ -8,6 +8,7 @@ from silver, and its verdicts from the whole run: they stand on its first day.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -95,9 +96,7 @@ def build(
 
 
 def due_partitions(
-    warehouse: Warehouse,
-    wanted: dict[PartitionKey, dict[str, list[int]]],
-    only: date | None = None,
+    warehouse: Warehouse, wanted: dict[PartitionKey, dict[str, list[int]]], only: date | None = None
 ) -> list[PartitionKey]:
     """What is to be built; `wanted` are all partitions that there are segments of, with these."""
     if only is not None:
@@ -128,46 +127,38 @@ def _is_among(sources: dict[str, list[int]], known: dict[str, list[int]]) -> boo
     return all(known.get(path) == stamp for path, stamp in sources.items())
 
 
+@dataclass(frozen=True, slots=True)
 class _Build:
     """Stages all tables of the partitions that are due."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        traces: Path,
-        warehouse: Warehouse,
-        survey: Survey,
-        due: list[PartitionKey],
-        tell: Callable[[str], None],
-    ) -> None:
-        self._spark = spark
-        self._traces = traces
-        self._warehouse = warehouse
-        self._survey = survey
-        self._due = due
-        self._tell = tell
+    spark: SparkSession
+    traces: Path
+    warehouse: Warehouse
+    survey: Survey
+    due: list[PartitionKey]
+    tell: Callable[[str], None]
 
     def run(self) -> None:
         groups = defaultdict(list)
-        for key in self._due:
+        for key in self.due:
             groups[key.group].append(key)
         for group, keys in groups.items():
             days = sorted({str(key.date) for key in keys})
-            self._tell(f"{group}: {len(keys)} partitions, {days[0]} to {days[-1]} …")
+            self.tell(f"{group}: {len(keys)} partitions, {days[0]} to {days[-1]} …")
             self._stage_rows(group, keys)
             self._stage_verdicts(group, keys)
 
     def _stage_rows(self, group: str, keys: list[PartitionKey]) -> None:
         everything = self._rows(group, keys, is_silver=False)
         # One pass for all of bronze: to Spark the table is one more column to part it by.
-        staged = self._warehouse.staging / "bronze"
+        staged = self.warehouse.staging / "bronze"
         bronze = typed(everything, whole_schema("bronze.views")).withColumn("table", row_table())
         columns = ("table", "group", "date", "run")
         bronze.write.mode("append").partitionBy(*columns).parquet(str(staged))
         for name in ROW_TABLES:
             found = staged / f"table={name}"
             if found.exists():
-                target = self._warehouse.staging / f"bronze.{name}"
+                target = self.warehouse.staging / f"bronze.{name}"
                 target.mkdir(exist_ok=True)
                 for inside in found.iterdir():
                     inside.rename(target / inside.name)
@@ -206,13 +197,13 @@ class _Build:
     def _stage_verdicts(self, group: str, keys: list[PartitionKey]) -> None:
         rows = []
         for key in keys:
-            run = self._survey.runs[key.of_run]
-            if key.date != run.first_day(self._warehouse.pruned_before):
+            run = self.survey.runs[key.of_run]
+            if key.date != run.first_day(self.warehouse.pruned_before):
                 continue
-            self._tell(f"{group}: judging {key.run} …")
-            report = audit_states(self._spark, self._traces, run.states, self._survey.refused)
+            self.tell(f"{group}: judging {key.run} …")
+            report = audit_states(self.spark, self.traces, run.states, self.survey.refused)
             rows += _verdict_rows(report, key)
-        frame = self._spark.createDataFrame(rows, whole_schema("gold.verdicts"))
+        frame = self.spark.createDataFrame(rows, whole_schema("gold.verdicts"))
         self._stage("gold.verdicts", frame.coalesce(1))
 
     def _rows(self, group: str, keys: list[PartitionKey], *, is_silver: bool) -> DataFrame:
@@ -221,14 +212,14 @@ class _Build:
             {
                 path
                 for key in keys
-                for path in self._survey.runs[key.of_run].of_day(key.date)
-                if not is_silver or path in self._survey.runs[key.of_run].kept
+                for path in self.survey.runs[key.of_run].of_day(key.date)
+                if not is_silver or path in self.survey.runs[key.of_run].kept
             }
         )
-        due = self._spark.createDataFrame(
+        due = self.spark.createDataFrame(
             [(key.date, key.run) for key in keys], "date date, run string"
         )
-        rows = read_rows(self._spark, *paths).withColumns(
+        rows = read_rows(self.spark, *paths).withColumns(
             {
                 "file": _file_name(),
                 "group": F.lit(group),
@@ -244,7 +235,7 @@ class _Build:
         order = [name for name in ("member", "idx", "at") if name in TABLES[table].names]
         if order:
             found = found.sortWithinPartitions("group", "date", "run", *order)
-        path = str(self._warehouse.staging / table)
+        path = str(self.warehouse.staging / table)
         found.write.mode("append").partitionBy("group", "date", "run").parquet(path)
 
 

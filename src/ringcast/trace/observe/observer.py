@@ -75,12 +75,7 @@ class TraceObserver:
             self._wire.transmitted(dest, datagrams, now)
 
     def offered(
-        self,
-        to: Member | None,
-        stream: Stream,
-        payloads: Sequence[bytes],
-        accepted: int,
-        now: int,
+        self, to: Member | None, stream: Stream, payloads: Sequence[bytes], accepted: int, now: int
     ) -> None:
         """What counts is what stands in the send window."""
         self._is_sending = True

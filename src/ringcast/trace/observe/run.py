@@ -97,12 +97,7 @@ class RunObserver:
         self.wire.transmitted(dest, datagrams, now)
 
     def offered(
-        self,
-        to: Member | None,
-        stream: Stream,
-        payloads: Sequence[bytes],
-        accepted: int,
-        now: int,
+        self, to: Member | None, stream: Stream, payloads: Sequence[bytes], accepted: int, now: int
     ) -> None:
         self._offer = (to, stream, payloads[accepted] if accepted < len(payloads) else None)
         if to is None:

@@ -22,11 +22,7 @@ class Transfers:
     """Turns what becomes of states at one node into rows, and lets its application see it all."""
 
     def __init__(
-        self,
-        machine: StateTransfer,
-        keeper: Keeper,
-        sink: Sink,
-        contents: Contents,
+        self, machine: StateTransfer, keeper: Keeper, sink: Sink, contents: Contents
     ) -> None:
         self._machine = machine
         self._keeper = keeper
