@@ -154,3 +154,9 @@ def columns_of(change: Freeze | Begin, me: Member) -> dict[str, Any]:
     together = tuple(map(member_key, part.members))
     cuts = tuple(sorted(cut_text(*each) for each in part.cuts.items()))
     return {**naming_view(change.view), "part": together, "cut": cuts}
+
+
+def brings_others(begin: Begin, me: Member) -> bool:
+    """Whether the view has members that do not come with this one from the view before."""
+    together = begin.cut.part_of(me).members
+    return any(member not in together for member in begin.view)

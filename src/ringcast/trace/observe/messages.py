@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ringcast.events import Delivered
+from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Origin
 from ringcast.protocols.views.streams import Standing, ViewStreams
 from ringcast.trace import rows as trace
@@ -18,10 +18,10 @@ from ringcast.trace.rows import naming, naming_id
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ringcast.events import FragmentsDelivered
-    from ringcast.model import Stream, ViewId
+    from ringcast.events import Event
+    from ringcast.model import Member, Run, Stream, ViewId
     from ringcast.node import Node
     from ringcast.trace.content import Block
     from ringcast.trace.observe.sink import Contents, Sink
@@ -132,17 +132,8 @@ class Messages:
             self._compare(event, now)
 
     def _compare(self, event: Delivered, now: int) -> None:
-        sender, run = event.sender, event.run
-        self.contents.deliveries += len(run.payloads)
-        origin = Origin(sender, run.stream)
-        sent = self.contents.sent.get(origin, {})
-        for seqno, payload in enumerate(run.payloads, run.first):
-            if sent.get(seqno) != payload:
-                self.contents.find(
-                    "G1",
-                    f"{self._node.me} delivers {sender}:{seqno} with other bytes than were sent "
-                    f"under that seqno",
-                )
+        run, origin = event.run, origin_of(event)
+        compare(self._node.me, event, self.contents.sent.get(origin, {}), self.contents)
         hashes = self._hashes.get(origin)
         if hashes is not None:
             blocks = [*hashes.skip_to(run.first), *hashes.add_run(run.first, run.payloads)]
@@ -163,13 +154,36 @@ def next_fragment_bytes(total: int, left: int, largest: int) -> int:
     return largest if left > 1 else total % largest or largest
 
 
+def deliveries_to_group(events: Iterable[Event]) -> Iterator[Delivered | FragmentsDelivered]:
+    for event in events:
+        if isinstance(event, Delivered | FragmentsDelivered) and not event.epoch:
+            yield event
+
+
+def place_of(event: Delivered | FragmentsDelivered) -> Run | FragmentsDelivered:
+    """What tells the stream and the seqnos of a delivery."""
+    return event.run if isinstance(event, Delivered) else event
+
+
 def origin_of(event: Delivered | FragmentsDelivered) -> Origin:
-    run = event.run if isinstance(event, Delivered) else event
-    return Origin(event.sender, run.stream)
+    return Origin(event.sender, place_of(event).stream)
 
 
 def range_of(event: Delivered | FragmentsDelivered) -> dict[str, Any]:
     """The columns that tell which messages were delivered, in which view."""
-    run = event.run if isinstance(event, Delivered) else event
-    kind = "" if isinstance(event, Delivered) else "fragment"
-    return {"seqno": run.first, "seqno2": run.last, "kind": kind, **naming_id(event.view_id)}
+    place, kind = place_of(event), "" if isinstance(event, Delivered) else "fragment"
+    return {"seqno": place.first, "seqno2": place.last, "kind": kind, **naming_id(event.view_id)}
+
+
+def compare(me: Member, event: Delivered, sent: Mapping[int, bytes], contents: Contents) -> None:
+    """What is delivered with what was sent."""
+    sender, run = event.sender, event.run
+    contents.deliveries += len(run.payloads)
+    which = f" of epoch {event.epoch}" if event.epoch else ""
+    for seqno, payload in enumerate(run.payloads, run.first):
+        if sent.get(seqno) != payload:
+            contents.find(
+                "G1",
+                f"{me} delivers {sender}:{seqno}{which} with other bytes than were sent under that "
+                "seqno",
+            )

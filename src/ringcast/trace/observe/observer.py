@@ -17,7 +17,7 @@ from ringcast.core.view_change import Freeze
 from ringcast.events import Delivered, FragmentsDelivered, StateLost, StateReceived, ViewInstalled
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.frames import columns_of
-from ringcast.trace.observe.messages import origin_of, range_of
+from ringcast.trace.observe.messages import deliveries_to_group, origin_of, range_of
 from ringcast.trace.observe.ranges import Ranges
 from ringcast.trace.observe.windows import Windows
 from ringcast.trace.observe.wire import Wire
@@ -108,9 +108,8 @@ class TraceObserver:
             if events:
                 self._look(now)
         elif state is not None and state.is_behind:
-            for event in events:
-                if isinstance(event, Delivered | FragmentsDelivered) and not event.epoch:
-                    self._deliver(event, now, trace.ASIDE)
+            for event in deliveries_to_group(events):
+                self._deliver(event, now, trace.ASIDE)
 
     def after_input(self, now: int) -> None:
         if self._is_sending or not self._node.has_events:
