@@ -8,6 +8,7 @@ files, whatever order these came in and wherever the follower was killed."""
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,26 +79,24 @@ def follow(
             yield follower.judge(-1, 0)
 
 
+@dataclass(slots=True)
 class _Follower:
     """Takes batches in a thread of the query's; hands steps to the caller's."""
 
-    def __init__(
-        self, spark: SparkSession, directory: Path, run_id: str | None, kept: KeptDigests
-    ) -> None:
-        self.is_judged = False
-        self._spark = spark
-        self._directory = directory
-        self._run_id = run_id
-        self._kept = kept
-        self._found: SimpleQueue[Step | Exception] = SimpleQueue()
-        self._busy = threading.Lock()
-        self._is_stopping = False
+    spark: SparkSession
+    directory: Path
+    run_id: str | None
+    kept: KeptDigests
+    is_judged: bool = False
+    _found: SimpleQueue[Step | Exception] = field(default_factory=SimpleQueue)
+    _busy: threading.Lock = field(default_factory=threading.Lock)
+    _is_stopping: bool = False
 
     def start(self, every_s: float | None, files_per_batch: int) -> StreamingQuery:
         writer = (
-            segments_as_stream(self._spark, self._directory, files_per_batch)
+            segments_as_stream(self.spark, self.directory, files_per_batch)
             .writeStream.foreachBatch(self._take)
-            .option("checkpointLocation", str(self._kept.checkpoint))
+            .option("checkpointLocation", str(self.kept.checkpoint))
         )
         if every_s is None:
             return writer.trigger(availableNow=True).start()
@@ -131,13 +130,13 @@ class _Follower:
 
     def judge(self, batch: int, new: int) -> Step:
         states, refused = self._states()
-        paths = segment_paths(self._directory)
+        paths = segment_paths(self.directory)
         refused += [
-            Refused(str(path), hidden(path)) for path in paths if is_hidden(path, self._directory)
+            Refused(str(path), hidden(path)) for path in paths if is_hidden(path, self.directory)
         ]
         if not states and not refused:
-            raise UsageError(f"{self._directory}: no segments (*{SUFFIX}) in it")
-        report = audit_states(self._spark, self._directory, states, refused, self._run_id)
+            raise UsageError(f"{self.directory}: no segments (*{SUFFIX}) in it")
+        report = audit_states(self.spark, self.directory, states, refused, self.run_id)
         self.is_judged = True
         return Step(batch, new, len(states), report)
 
@@ -148,7 +147,7 @@ class _Follower:
                 raise InterruptedError("the audit is being stopped")
             try:
                 handed = [row.path.removeprefix("file:") for row in frame.collect()]
-                found = self._kept.read(self._spark, batch, {*handed, *self._kept.stale()})
+                found = self.kept.read(self.spark, batch, {*handed, *self.kept.stale()})
             except Exception as error:
                 self._found.put(error)
                 raise
@@ -162,12 +161,12 @@ class _Follower:
 
     def _is_awaited(self) -> bool:
         """Nothing of the run that is asked for has come yet."""
-        if self._run_id is None:
+        if self.run_id is None:
             return False
-        return all(state.info.run_id != self._run_id for state in self._states()[0])
+        return all(state.info.run_id != self.run_id for state in self._states()[0])
 
     def _states(self) -> Read:
-        return parse_states((kept.path, kept.said) for kept in self._kept.current())
+        return parse_states((kept.path, kept.said) for kept in self.kept.current())
 
 
 def segments_as_stream(spark: SparkSession, directory: Path, files_per_batch: int) -> DataFrame:
