@@ -197,7 +197,7 @@ LONG = {
     "blocking.py": (557, "one table of options"),
     "aio/tcp.py": (560, "transports apart"),
     "sim/plan.py": (565, "faults as tables"),
-    "trace/segments.py": (548, "one writer of rows"),
+    "trace/segments.py": (543, "one writer of rows"),
     "sim/options.py": (492, "faults as tables; the wider world has more of them"),
     "protocols/unicast_sender.py": (456, "one sender and one receiver for all streams"),
 }
@@ -215,6 +215,8 @@ CEILINGS = {
     "benchmarks": 4340,  # networks of any MTU, single messages, what refusing and sealing cost
     "explore": 4231,
     "rules": 4822,
+    "spark": 7291,
+    "trace": 4893,
 }
 """Lines that a package may have. They only shrink."""
 
