@@ -86,8 +86,7 @@ class Purged(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentSummary:
-    """What one segment says, or several that follow each other. JSON on its way from the
-    executors."""
+    """What one segment says, or several that follow each other. JSON where it is kept."""
 
     condensed: Condensed = field(default_factory=Condensed)
     content: dict[Track, dict[int, Span]] = field(default_factory=dict)
