@@ -196,7 +196,7 @@ LONG = {
     "window/windows.py": (677, "windows by side"),
     "blocking.py": (557, "one table of options"),
     "aio/tcp.py": (560, "transports apart"),
-    "trace/segments.py": (548, "one writer of rows"),
+    "trace/segments.py": (543, "one writer of rows"),
     "sim/options.py": (484, "faults as tables; the wider world has more of them"),
     "protocols/unicast_sender.py": (456, "one sender and one receiver for all streams"),
 }
@@ -216,6 +216,8 @@ CEILINGS = {
     "explore": 4142,
     "rules": 4496,
     "sim": 6215,
+    "spark": 7292,
+    "trace": 4917,
 }
 """Lines that a package may have. They only shrink."""
 

@@ -15,7 +15,7 @@ from terminals import PATIENT, Terminal, member, told
 
 from ringcast.cli import main
 from ringcast.trace.archive import Index
-from ringcast.trace.positions import Position
+from ringcast.trace.held import Position
 from ringcast.trace.retention import Query
 from ringcast.trace.segments import Segment, segment_paths
 from support.archives import APP, WEB, Kept, write_file

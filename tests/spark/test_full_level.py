@@ -11,7 +11,8 @@ from cluster_traces import read_traces
 from ringcast.sim.processes import Cluster
 from ringcast.spark.audit import audit
 from ringcast.spark.report import NEED_FULL, RECORDED, UNDECIDABLE_IF_RECORDED
-from ringcast.trace.rows import EVENTS, XMIT_MISMATCH
+from ringcast.trace.rows import XMIT_MISMATCH
+from support.events import EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -65,7 +65,7 @@ def expect(found: DataFrame, schema: StructType, rows: list[tuple[Any, ...]]) ->
 
 
 def with_keys(schema: StructType, *keys: str) -> StructType:
-    from ringcast.spark.metrics.columns import keyed
+    from ringcast.spark.metrics import keyed
 
     return keyed(keys, schema)
 

@@ -11,8 +11,8 @@ from ringcast.events import Closed, Delivered, FragmentsDelivered, ViewInstalled
 from ringcast.model import Origin, Purge
 from ringcast.rules.table import VIEWS, verdicts
 from ringcast.rules.views import uniform_in_all
+from ringcast.trace.observe.frames import columns_of
 from ringcast.trace.observe.messages import origin_of, range_of
-from ringcast.trace.observe.views import columns_of
 from ringcast.trace.rows import (
     DELIVER,
     FREEZE,

@@ -13,9 +13,8 @@ from ringcast.cli import simulate
 from ringcast.cli.words import SCREEN, spark_session, table
 from ringcast.errors import UsageError
 from ringcast.sim.grid import point_words
-from ringcast.spark.fleet import SCHEMA, fleet_rows, tasks_for
+from ringcast.spark.fleet import SCHEMA, fleet_rows, tasks_for, watched
 from ringcast.spark.fleet_tables import outcome
-from ringcast.spark.progress import watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

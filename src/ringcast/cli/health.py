@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from ringcast.cli.local import answers
-from ringcast.cli.words import member_option, safe
+from ringcast.cli.local import answers, member_option
+from ringcast.cli.words import safe
 
 
 @click.command()

@@ -183,8 +183,8 @@ class Harness:
         # What speaks of a connection with a predecessor at this address is for nobody here.
         is_for_me = packet.addressee in (None, self.me)
         frames = [frame for frame in packet.frames if is_for_me or not frame.epoch]
-        self._observer.arrived(packet.sender, packet.incarnation, frames, now)
-        self._observer.heard(packet.sender, packet.incarnation, packet.frames)
+        self._observer.wire.arrived(packet.sender, packet.incarnation, frames, now)
+        self._observer.connections.heard(packet.sender, packet.incarnation, packet.frames)
 
     @property
     def _refused(self) -> int:
@@ -261,7 +261,7 @@ class Harness:
         self.call(self.node.refuse_state, transfer, now)
 
     def handle_timeout(self, now: int) -> None:
-        self._observer.before_timeout()
+        self._observer.connections.before_timeout()
         self.call(self.node.handle_timeout, now)
 
     def check_invariants(self) -> None:

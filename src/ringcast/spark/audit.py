@@ -26,17 +26,14 @@ if TYPE_CHECKING:
 
     from ringcast.spark.reading import Workers
     from ringcast.spark.report import Verdict
-    from ringcast.spark.states import Refused
+    from ringcast.spark.states import Read, Refused
     from ringcast.spark.summary import SegmentState
 
 
 def audit(spark: Workers, directory: Path | str, run_id: str | None = None) -> Report:
     """Judge the run whose segments are under the directory (shared with the executors). Without
     Spark it is judged in this process, one file after the other."""
-    paths = segment_paths(directory)
-    if not paths:
-        raise UsageError(f"{directory}: no segments (*.parquet) in it")
-    return audit_states(spark, directory, *read_states(spark, paths), run_id)
+    return audit_states(spark, directory, *_read(spark, directory), run_id)
 
 
 def audit_states(
@@ -56,14 +53,18 @@ def audit_states(
 
 def audit_all(spark: Workers, directory: Path | str) -> list[Report]:
     """Judge every run whose segments are under the directory, by the order of their ids."""
-    paths = segment_paths(directory)
-    if not paths:
-        raise UsageError(f"{directory}: no segments (*.parquet) in it")
-    states, refused = read_states(spark, paths)
+    states, refused = _read(spark, directory)
     of_run: defaultdict[str, list[SegmentState]] = defaultdict(list)
     for state in states:
         of_run[state.info.run_id].append(state)
     return _reports(spark, [RecordedRun(group, refused) for _, group in sorted(of_run.items())])
+
+
+def _read(spark: Workers, directory: Path | str) -> Read:
+    paths = segment_paths(directory)
+    if not paths:
+        raise UsageError(f"{directory}: no segments (*.parquet) in it")
+    return read_states(spark, paths)
 
 
 def _reports(spark: Workers, runs: Sequence[RecordedRun]) -> list[Report]:

@@ -42,13 +42,6 @@ class Unsure(NamedTuple):
     """Blocks that the sender has, as bits: these are not compared among receivers."""
 
 
-class Differing(NamedTuple):
-    """One block has other bytes at one member than elsewhere."""
-
-    text: str
-    rows: list[Row]
-
-
 @dataclass(slots=True)
 class Content:
     """What was compared."""
@@ -60,7 +53,8 @@ class Content:
     """Messages in all."""
     unknown: set[MemberKey] = field(default_factory=set)
     """Killed senders without all hashes."""
-    differing: list[Differing] = field(default_factory=list)
+    differing: list[tuple[str, list[Row]]] = field(default_factory=list)
+    """One block has other bytes at one member than elsewhere: in words, and the rows."""
     left_out: int = 0
     """Spans that were not compared: there were too many."""
 
@@ -210,7 +204,7 @@ def _judge_by_sender(run: RecordedRun, doubt: Unsure, rows: list[Row], found: Co
         if len({row.block_hash for row in block}) > 1:
             name, origin = run.names.of(member), run.names.of_origin(doubt.origin)
             text = f"block {number} of {origin} has other bytes at {name}"
-            found.differing.append(Differing(text, block))
+            found.differing.append((text, block))
 
 
 def _judge_by_receivers(run: RecordedRun, doubt: Unsure, rows: list[Row], found: Content) -> None:
@@ -231,7 +225,7 @@ def _judge_by_receivers(run: RecordedRun, doubt: Unsure, rows: list[Row], found:
                 f"block {number} of {run.names.of_origin(doubt.origin)} has other bytes at "
                 f"{', '.join(name for names in others for name in names)} than at {', '.join(one)}"
             )
-            found.differing.append(Differing(text, block))
+            found.differing.append((text, block))
 
 
 # Ranges of seqnos

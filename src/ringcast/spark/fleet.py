@@ -7,6 +7,8 @@ died is simply run again. Traces are kept of failures only, and not of endlessly
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,30 +16,21 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from ringcast.errors import UsageError
 from ringcast.sim.grid import place, point_words
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import Judged, run, state_of
+from ringcast.spark.columns import KINDS, schema
 from ringcast.spark.fleet_audit import audit_as_recorded
 from ringcast.trace.segments import write_trace_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
     from ringcast.sim.cluster import NodeFactory
     from ringcast.sim.grid import Point
@@ -56,37 +49,22 @@ TASK_S = 10.0
 TASKS_PER_CORE = 4
 """At least: so that no core is idle while another has much left."""
 PILOT_RUNS = 4
+_POLL_S = 3.0
 AUDIT = "audit"
 """Under this name stands what the audit says, among the rules."""
 
-_TEXT, _LONG, _FLOAT = StringType(), LongType(), DoubleType()
-
-
-def _struct(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
-
-
-SCHEMA = _struct(
-    version=IntegerType(),
-    protocol=_TEXT,
-    partitions=BooleanType(),
-    purge=_TEXT,
-    seed=_LONG,
-    point=_TEXT,
-    parameters=MapType(_TEXT, _FLOAT),
-    fault_classes=ArrayType(_TEXT),
-    trace_hash=_TEXT,
-    judged=MapType(_TEXT, _struct(premises=_LONG, violations=_LONG, worst=_FLOAT)),
-    violations=_LONG,
-    failures=ArrayType(_struct(rule=_TEXT, state=_TEXT, text=_TEXT)),
-    happenings=MapType(_TEXT, _LONG),
-    matrix=MapType(_TEXT, _LONG),
-    deliveries=_LONG,
-    faults=_LONG,
-    rows=_LONG,
-    virtual_ns=_LONG,
-    wall_s=_FLOAT,
-    kept=_TEXT,
+_JUDGED = MapType(KINDS["text"], schema("long premises violations", "float worst"))
+_FAILURES = ArrayType(schema("text rule state text"))
+SCHEMA = StructType(
+    [
+        *schema("int version", "text protocol", "flag partitions", "text purge", "long seed"),
+        *schema("text point", "floats parameters", "texts fault_classes", "text trace_hash"),
+        StructField("judged", _JUDGED),
+        *schema("long violations"),
+        StructField("failures", _FAILURES),
+        *schema("counts happenings matrix", "long deliveries faults rows virtual_ns"),
+        *schema("float wall_s", "text kept"),
+    ]
 )
 """One row for each run. `point` names the values in `parameters`; `matrix` counts faults by class
 and kind of frame, "F1 data"; `kept` is the trace's folder below `Fleet.out`, empty if not kept."""
@@ -142,6 +120,31 @@ def tasks_for(spark: SparkSession, fleet: Fleet) -> int:
     run_s = (perf_counter() - started) / len(sample)
     fewest = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
     return min(fleet.runs, max(fewest, round(fleet.runs * run_s / TASK_S)))
+
+
+@contextmanager
+def watched(spark: SparkSession, tell: Callable[[int, int], None]) -> Iterator[None]:
+    """Call `tell` with the tasks done and all tasks of what runs, when that has changed."""
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(spark, tell, over), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _watch(spark: SparkSession, tell: Callable[[int, int], None], over: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    told = (0, 0)
+    while not over.wait(_POLL_S):
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        running = [stage for stage in stages if stage is not None]
+        now = sum(s.numCompletedTasks for s in running), sum(s.numTasks for s in running)
+        if now[0] and now != told:
+            tell(*now)
+            told = now
 
 
 def _simulate_batches(fleet: Fleet, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -219,23 +222,4 @@ def _keep(fleet: Fleet, result: Result, point: Point) -> str:
     return f"failures/{name}"
 
 
-def _arrow(kind: DataType) -> pa.DataType:
-    """The type of a column as tasks write it."""
-    match kind:
-        case StructType():
-            return pa.struct([pa.field(item.name, _arrow(item.dataType)) for item in kind])
-        case ArrayType():
-            return pa.list_(_arrow(kind.elementType))
-        case MapType():
-            return pa.map_(_arrow(kind.keyType), _arrow(kind.valueType))
-    return _PLAIN[type(kind)]
-
-
-_PLAIN: dict[type[DataType], pa.DataType] = {
-    StringType: pa.string(),
-    LongType: pa.int64(),
-    IntegerType: pa.int32(),
-    DoubleType: pa.float64(),
-    BooleanType: pa.bool_(),
-}
-_ARROW = pa.schema([pa.field(item.name, _arrow(item.dataType)) for item in SCHEMA])
+_ARROW = to_arrow_schema(SCHEMA)

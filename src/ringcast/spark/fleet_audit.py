@@ -13,33 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.spark.audit import audit
 from ringcast.spark.report import RECORDED, VIOLATED
-from ringcast.trace.rows import (
-    BLOCK,
-    CRASH,
-    DELIVER,
-    FREEZE,
-    HANDED,
-    OPEN,
-    PURGE,
-    SEND,
-    SHOWN,
-    START,
-    STATE_LOST,
-    STATE_RECEIVED,
-    STOP,
-    VIEW,
-    Row,
-)
+from ringcast.trace import rows as trace
+from ringcast.trace.rows import Row
 from ringcast.trace.segments import Recording, write_segment
 
 if TYPE_CHECKING:
     from ringcast.sim.runner import Result
     from ringcast.trace.rows import MemberKey
 
-DELIVERIES = frozenset(
-    {START, STOP, CRASH, FREEZE, VIEW, SHOWN, OPEN, SEND, DELIVER, HANDED, BLOCK, PURGE}
-    | {STATE_LOST, STATE_RECEIVED}
-)
+DELIVERIES = {
+    *(trace.START, trace.STOP, trace.CRASH, trace.FREEZE, trace.VIEW, trace.SHOWN, trace.OPEN),
+    *(trace.SEND, trace.DELIVER, trace.HANDED, trace.BLOCK, trace.PURGE),
+    *(trace.STATE_LOST, trace.STATE_RECEIVED),
+}
 """What members record at that level, and how their traces end."""
 NOBODY_NOTICED = "the end of its trace is missing"
 """What is said of a member that crashed so late that no view went on without it."""
@@ -78,10 +64,10 @@ def write_as_recorded(directory: Path, result: Result) -> None:
         if row.node and (level == "full" or row.event in DELIVERIES):
             members.setdefault((row.node, row.inc), []).append(row)
     for at, ((node, inc), rows) in enumerate(members.items()):
-        is_crashed = any(row.event == CRASH for row in rows)
+        is_crashed = any(row.event == trace.CRASH for row in rows)
         lost = (seed // 2 + at) % TAIL_ROWS_MAX if is_crashed else 0
-        if rows[-1].event not in (CRASH, STOP):
-            rows.append(Row(STOP, node, inc, 0, mono_ns=facts.end_ns))
+        if rows[-1].event not in (trace.CRASH, trace.STOP):
+            rows.append(Row(trace.STOP, node, inc, 0, mono_ns=facts.end_ns))
         rows = [
             row._replace(idx=idx, run_idx=-1)
             for idx, row in enumerate(rows[: max(1, len(rows) - lost)])

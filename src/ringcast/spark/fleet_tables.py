@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 CLUSTERS_MAX = 100
+_SUMS = ("deliveries", "faults", "rows", "virtual_ns", "wall_s")
 
 
 def by_point(rows: DataFrame) -> DataFrame:
@@ -26,11 +27,7 @@ def by_point(rows: DataFrame) -> DataFrame:
     return rows.groupBy("point").agg(
         F.count("*").alias("runs"),
         F.sum((F.col("violations") > 0).cast("long")).alias("failed"),
-        F.sum("deliveries").alias("deliveries"),
-        F.sum("faults").alias("faults"),
-        F.sum("rows").alias("rows"),
-        F.sum("virtual_ns").alias("virtual_ns"),
-        F.sum("wall_s").alias("wall_s"),
+        *(F.sum(name).alias(name) for name in _SUMS),
     )
 
 
@@ -67,11 +64,7 @@ def clusters(rows: DataFrame) -> DataFrame:
         .select("*", F.explode("failures").alias("failure"), _fault_bits().alias("bits"))
         .select("*", "failure.rule", "failure.state", "failure.text")
         .groupBy("rule", "state")
-        .agg(
-            F.count("*").alias("runs"),
-            F.bit_and("bits").alias("bits"),
-            shortest.alias("example"),
-        )
+        .agg(F.count("*").alias("runs"), F.bit_and("bits").alias("bits"), shortest.alias("example"))
     )
 
 

@@ -8,20 +8,13 @@ files, whatever order these came in and wherever the follower was killed."""
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql.types import (
-    BinaryType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
-
 from ringcast.errors import UsageError
 from ringcast.spark.audit import audit_states
+from ringcast.spark.columns import literally
 from ringcast.spark.kept import KeptDigests
 from ringcast.spark.states import Refused, parse_states, summarize_files
 from ringcast.trace.segments import SUFFIX, segment_paths
@@ -43,14 +36,7 @@ _FOR_EVER = "36500d"
 """However old a segment is that comes late, it is not ignored."""
 _POLL_S = 0.2
 
-_FILES = StructType(
-    [
-        StructField("path", StringType()),
-        StructField("modificationTime", TimestampType()),
-        StructField("length", LongType()),
-        StructField("content", BinaryType()),
-    ]
-)
+_FILES = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
 
 
 class Step(NamedTuple):
@@ -93,26 +79,24 @@ def follow(
             yield follower.judge(-1, 0)
 
 
+@dataclass(slots=True)
 class _Follower:
     """Takes batches in a thread of the query's; hands steps to the caller's."""
 
-    def __init__(
-        self, spark: SparkSession, directory: Path, run_id: str | None, kept: KeptDigests
-    ) -> None:
-        self.is_judged = False
-        self._spark = spark
-        self._directory = directory
-        self._run_id = run_id
-        self._kept = kept
-        self._found: SimpleQueue[Step | Exception] = SimpleQueue()
-        self._busy = threading.Lock()
-        self._is_stopping = False
+    spark: SparkSession
+    directory: Path
+    run_id: str | None
+    kept: KeptDigests
+    is_judged: bool = False
+    _found: SimpleQueue[Step | Exception] = field(default_factory=SimpleQueue)
+    _busy: threading.Lock = field(default_factory=threading.Lock)
+    _is_stopping: bool = False
 
     def start(self, every_s: float | None, files_per_batch: int) -> StreamingQuery:
         writer = (
-            segments_as_stream(self._spark, self._directory, files_per_batch)
+            segments_as_stream(self.spark, self.directory, files_per_batch)
             .writeStream.foreachBatch(self._take)
-            .option("checkpointLocation", str(self._kept.checkpoint))
+            .option("checkpointLocation", str(self.kept.checkpoint))
         )
         if every_s is None:
             return writer.trigger(availableNow=True).start()
@@ -146,13 +130,13 @@ class _Follower:
 
     def judge(self, batch: int, new: int) -> Step:
         states, refused = self._states()
-        paths = segment_paths(self._directory)
+        paths = segment_paths(self.directory)
         refused += [
-            Refused(str(path), hidden(path)) for path in paths if is_hidden(path, self._directory)
+            Refused(str(path), hidden(path)) for path in paths if is_hidden(path, self.directory)
         ]
         if not states and not refused:
-            raise UsageError(f"{self._directory}: no segments (*{SUFFIX}) in it")
-        report = audit_states(self._spark, self._directory, states, refused, self._run_id)
+            raise UsageError(f"{self.directory}: no segments (*{SUFFIX}) in it")
+        report = audit_states(self.spark, self.directory, states, refused, self.run_id)
         self.is_judged = True
         return Step(batch, new, len(states), report)
 
@@ -163,7 +147,7 @@ class _Follower:
                 raise InterruptedError("the audit is being stopped")
             try:
                 handed = [row.path.removeprefix("file:") for row in frame.collect()]
-                found = self._kept.read(self._spark, batch, {*handed, *self._kept.stale()})
+                found = self.kept.read(self.spark, batch, {*handed, *self.kept.stale()})
             except Exception as error:
                 self._found.put(error)
                 raise
@@ -177,12 +161,12 @@ class _Follower:
 
     def _is_awaited(self) -> bool:
         """Nothing of the run that is asked for has come yet."""
-        if self._run_id is None:
+        if self.run_id is None:
             return False
-        return all(state.info.run_id != self._run_id for state in self._states()[0])
+        return all(state.info.run_id != self.run_id for state in self._states()[0])
 
     def _states(self) -> Read:
-        return parse_states((kept.path, kept.said) for kept in self._kept.current())
+        return parse_states((kept.path, kept.said) for kept in self.kept.current())
 
 
 def segments_as_stream(spark: SparkSession, directory: Path, files_per_batch: int) -> DataFrame:
@@ -208,8 +192,3 @@ def is_hidden(path: Path, directory: Path) -> bool:
 def hidden(path: Path) -> str:
     """What is wrong with such a one."""
     return f"{path.name}: Spark takes what begins with _ or . for hidden: rename it"
-
-
-def literally(path: str) -> str:
-    """Spark reads paths as patterns; this one means itself."""
-    return "".join(f"\\{mark}" if mark in "*?[]{}\\" else mark for mark in path)

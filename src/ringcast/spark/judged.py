@@ -13,12 +13,11 @@ first row that is missing: what a prefix shows is shown, whatever came after it.
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
+from dataclasses import replace
 from heapq import merge
 from itertools import chain
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcast.rules import findings
@@ -31,9 +30,9 @@ from ringcast.rules.flow import (
     WindowHonoured,
 )
 from ringcast.rules.table import BY_PROTOCOL, verdicts
-from ringcast.spark.reading import over_items, row_of
+from ringcast.spark.reading import over_items, size_of
 from ringcast.spark.report import VIOLATIONS_SHOWN_MAX, Verdict, Violation, verdict_id
-from ringcast.trace.facts import facts_from_values
+from ringcast.trace.files import facts_from_values
 from ringcast.trace.rows import Facts
 from ringcast.trace.segments import Segment
 
@@ -58,19 +57,18 @@ def judge_details(
     spark: Workers, traces: list[MemberTrace], capacity: dict[str, int]
 ) -> Iterator[findings.Verdict]:
     """What each rule says of each of these members; `capacity` is by member key."""
-    sizes = {}
+    items = []
     for trace in traces:
         stop = trace.holes[0].idx if trace.holes else None
         paths = [path for state in trace.states for path in state.paths]
-        size = sum(Path(path).stat().st_size for path in paths)
-        sizes[json.dumps([paths, stop, capacity, trace.purge])] = size
-    yield from map(_from_text, over_items(spark, sizes, _judge_member))
+        facts = Facts(capacity=capacity, purge=trace.purge or "acks")
+        items.append(((paths, stop, facts), size_of(*paths)))
+    yield from over_items(spark, items, _judge_member)
 
 
-def _judge_member(item: str) -> Iterator[str]:
-    """One member's segments as JSON, one line for each rule."""
-    paths, stop, capacity, purge = json.loads(item)
-    facts = Facts(capacity=capacity, purge=purge or "acks")
+def _judge_member(item: tuple[list[str], int | None, Facts]) -> Iterator[findings.Verdict]:
+    """One member's segments, by each rule."""
+    paths, stop, facts = item
     rules = [rule(facts, findings.Findings()) for rule in RULES]
     routes = {
         event: [rule.feed for rule in rules if event in rule.events]
@@ -84,20 +82,19 @@ def _judge_member(item: str) -> Iterator[str]:
                         feed(row)
     for rule in rules:
         rule.close()
-        yield _to_text(rule.found.verdict(rule.id, rule.title))
+        yield _shown(rule.found.verdict(rule.id, rule.title))
 
 
 def judge_simulations(spark: Workers, runs: Sequence[RecordedRun]) -> Iterator[list[Verdict]]:
     """What each rule says of each of these whole runs, in their order."""
-    sizes = {}
+    items = []
     for number, run in enumerate(runs):
         paths = [[path for state in states for path in state.paths] for states in run.parts]
-        size = sum(Path(path).stat().st_size for path in chain.from_iterable(paths))
-        sizes[json.dumps([number, run.facts, paths])] = size
+        size = size_of(*chain.from_iterable(paths))
+        items.append(((number, facts_from_values(run.facts or {}), paths), size))
     found: list[list[findings.Verdict]] = [[] for _ in runs]
-    for text in over_items(spark, sizes, _judge_run) if sizes else ():
-        number, said = json.loads(text)
-        found[number].append(_from_text(said))
+    for number, verdict in over_items(spark, items, _judge_run):
+        found[number].append(verdict)
     return map(_verdicts, found)
 
 
@@ -121,10 +118,9 @@ def _verdict(found: findings.Verdict, *, is_optional: bool) -> Verdict:
     )
 
 
-def _judge_run(item: str) -> Iterator[str]:
-    """One run as JSON, one line for each rule."""
-    number, values, parts = json.loads(item)
-    facts = facts_from_values(values)
+def _judge_run(item: tuple[int, Facts, list[list[str]]]) -> Iterator[tuple[int, findings.Verdict]]:
+    """One run, by each rule."""
+    number, facts, parts = item
     with ExitStack() as opened:
         members = [
             chain.from_iterable(opened.enter_context(Segment(path)).iter_rows() for path in paths)
@@ -132,20 +128,9 @@ def _judge_run(item: str) -> Iterator[str]:
         ]
         rows = merge(*members, key=attrgetter("run_idx"))
         found = verdicts(BY_PROTOCOL[facts.protocol], rows, facts)
-    yield from (json.dumps([number, _to_text(verdict)]) for verdict in found)
+    yield from ((number, _shown(verdict)) for verdict in found)
 
 
-def _to_text(verdict: findings.Verdict) -> str:
-    return json.dumps(
-        [
-            *(verdict.id, verdict.title, verdict.premises),
-            *(verdict.violations[:VIOLATIONS_SHOWN_MAX], verdict.violation_count),
-            *(verdict.undecidable, verdict.worst),
-        ]
-    )
-
-
-def _from_text(text: str) -> findings.Verdict:
-    name, title, premises, violations, count, undecidable, worst = json.loads(text)
-    shown = [findings.Violation(text, tuple(map(row_of, rows))) for text, rows in violations]
-    return findings.Verdict(name, title, premises, shown, count, undecidable, worst)
+def _shown(verdict: findings.Verdict) -> findings.Verdict:
+    """Without the violations that are only counted."""
+    return replace(verdict, violations=verdict.violations[:VIOLATIONS_SHOWN_MAX])

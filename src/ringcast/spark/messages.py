@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ringcast.errors import UsageError
+from ringcast.spark.reading import pack
 from ringcast.trace.archive import Index
 from ringcast.trace.columns import PAYLOADS
 from ringcast.trace.held import STREAMS, Range, origin_text
@@ -78,20 +79,13 @@ class FileRead(NamedTuple):
 
 def tasks_of(pieces: Sequence[Piece]) -> list[list[FileRead]]:
     """Pieces as tasks of about the same weight. Every file is read by one of them."""
-    files = _by_file(pieces)
     weights: dict[str, float] = {}
     for piece in pieces:
         path = piece.file.path
         each = MESSAGE_BYTES + piece.file.size / piece.file.messages
         weights[path] = weights.get(path, 0.0) + each * piece.length
-    count = min(len(files), 1 + int(sum(weights.values()) // TASK_BYTES))
-    tasks: list[list[FileRead]] = [[] for _ in range(count)]
-    loads = [0.0] * count
-    for file in sorted(files, key=lambda file: (-weights[file.path], file.path)):
-        at = loads.index(min(loads))
-        tasks[at].append(file)
-        loads[at] += weights[file.path]
-    return tasks
+    files = [(file, weights[file.path]) for file in sorted(_by_file(pieces))]
+    return pack(files, 1 + int(sum(weights.values()) // TASK_BYTES))
 
 
 def _by_file(pieces: Iterable[Piece]) -> list[FileRead]:

@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.spark.report import Reach
 from ringcast.trace.rows import DELIVER, OPEN, split_key
 
 if TYPE_CHECKING:
@@ -39,15 +40,6 @@ class Lacking(NamedTuple):
     purged: Purged
 
 
-class Share(NamedTuple):
-    """What one member delivered of what one sender sent in the views of both."""
-
-    origin: OriginKey
-    receiver: MemberKey
-    delivered: int
-    sent: int
-
-
 @dataclass(slots=True)
 class Reached:
     judged: int = 0
@@ -55,8 +47,8 @@ class Reached:
     lacking: list[Lacking] = field(default_factory=list)
     unknown: set[MemberKey] = field(default_factory=set)
     """Killed receivers that have less as far as their traces go."""
-    shares: list[Share] = field(default_factory=list)
-    """Those that are not whole, the least first."""
+    shares: list[Reach] = field(default_factory=list)
+    """What members delivered of what senders sent, where that is not all; the least first."""
 
 
 def judge_reach(run: RecordedRun) -> Reached:
@@ -81,7 +73,10 @@ def judge_reach(run: RecordedRun) -> Reached:
                 found.unknown.add(receiver)
             elif run.members[receiver].is_whole:
                 found.lacking.append(Lacking(pair[2:], receiver, through, mark))
-    found.shares = sorted(_shares(run), key=lambda share: (share.delivered / share.sent, share))
+    found.shares = [
+        Reach(run.names.of(receiver), run.names.of_origin(origin), delivered, sent)
+        for _, origin, receiver, delivered, sent in sorted(_shares(run))
+    ]
     return found
 
 
@@ -123,7 +118,8 @@ def _before(stay: Stay, receiver: MemberKey, stream: int) -> int:
     return stay.had_sent.get(stream, 0) if is_new else 0
 
 
-def _shares(run: RecordedRun) -> Iterator[Share]:
+def _shares(run: RecordedRun) -> Iterator[tuple[float, OriginKey, MemberKey, int, int]]:
+    """What part of an origin a receiver has delivered, and how much of how much."""
     sent: Counter[PairKey] = Counter()
     delivered: Counter[PairKey] = Counter()
     lives = run.history.lives
@@ -142,4 +138,5 @@ def _shares(run: RecordedRun) -> Iterator[Share]:
                         delivered[pair] += max(0, last - first + 1)
     for pair, count in sent.items():
         if delivered[pair] < count:
-            yield Share(pair[2:], pair[:2], delivered[pair], count)
+            share = delivered[pair] / count
+            yield share, pair[2:], pair[:2], delivered[pair], count

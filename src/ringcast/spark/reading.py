@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,14 +25,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ringcast.spark.summary import MemberTrace, SegmentState
-    from ringcast.trace.footers import Bounds
+    from ringcast.trace.columns import Bounds
     from ringcast.trace.rows import OriginKey
+
+Item = TypeVar("Item")
+Said = TypeVar("Said")
 
 WITNESS_ROWS_MAX = 20
 NOT_READ = "ringcast.not-read"
 """Stands in what a task says of a file that it could not read."""
-_FAILED = "\0"
-"""What a task could not do at all begins with it."""
 _TASKS_PER_CORE_MAX = 4
 _TASK_BYTES = 16 << 20
 """What a core has to read before its work is split further: each task costs some 50 ms."""
@@ -43,8 +43,11 @@ _ALONE_BYTES = 4 << 20
 
 def damaged_files(spark: SparkSession, paths: Iterable[str]) -> list[str]:
     """Which of these are not as they were written."""
-    sizes = {path: Path(path).stat().st_size for path in paths}
-    return over_items(spark, sizes, _damaged)
+    return over_items(spark, [(path, size_of(path)) for path in paths], _damaged)
+
+
+def size_of(*paths: str) -> int:
+    return sum(Path(path).stat().st_size for path in paths)
 
 
 def _damaged(path: str) -> list[str]:
@@ -105,15 +108,8 @@ def fetch_rows(spark: Workers, looks: Sequence[Look]) -> Iterator[tuple[int, Row
             if _may_have(state, want):
                 for path in state.paths:
                     wanted[path].append(want)
-    if not wanted:
-        return
-    sizes = {
-        json.dumps([path, wants]): Path(path).stat().st_size
-        for path, wants in sorted(wanted.items())
-    }
-    for text in over_items(spark, sizes, _rows_wanted):
-        finding, values = json.loads(text)
-        yield finding, row_of(values)
+    items = [(item, size_of(item[0])) for item in sorted(wanted.items())]
+    yield from over_items(spark, items, _rows_wanted)
 
 
 def _may_have(state: SegmentState, want: Want) -> bool:
@@ -133,10 +129,9 @@ def _may_have(state: SegmentState, want: Want) -> bool:
     )
 
 
-def _rows_wanted(item: str) -> Iterator[str]:
-    """The rows of one file that are wanted, as JSON of (finding, row)."""
-    path, values = json.loads(item)
-    wants = [Want(*value) for value in values]
+def _rows_wanted(item: tuple[str, list[Want]]) -> Iterator[tuple[int, Row]]:
+    """The rows of one file that are wanted, each with its finding."""
+    path, wants = item
     left = [want.limit for want in wants]
     with Segment(path) as segment:
         for group in segment.groups:
@@ -149,7 +144,8 @@ def _rows_wanted(item: str) -> Iterator[str]:
                 found = rows.filter(_matches(rows, wants[at])).slice(0, left[at])
                 left[at] -= len(found)
                 for row in found.to_pylist():
-                    yield json.dumps([wants[at].finding, list(row.values())])
+                    lists = {name: tuple(row[name]) for name in LISTS}
+                    yield wants[at].finding, Row(**row | lists)
 
 
 def _near(segment: Segment, group: int, wants: list[Want]) -> dict[int, NDArray[Any]]:
@@ -204,48 +200,54 @@ def _is_among(column: pa.DictionaryArray, values: Sequence[str]) -> pa.Array:
 
 def over_items(
     spark: Workers,
-    sizes: dict[str, int],
-    work: Callable[[str], Iterable[str]],
+    items: Sequence[tuple[Item, int]],
+    work: Callable[[Item], Iterable[Said]],
     *,
-    merge: Merge | None = None,
-) -> list[str]:
-    """What `work` says of each item, such as a file; `sizes` are the bytes that each makes it read.
+    merge: Merge[Said] | None = None,
+) -> list[Said]:
+    """What `work` says of each item, such as a file; with it come the bytes that it makes one read.
     What is said may be brought together by what it is about, and merged, before it comes here.
 
     What comes back is small by design. No DataFrame: Spark would plan and compile one, which takes
     longer than most audits. UsageError: there is an item of which a task could say nothing.
     """
     if spark is None:
-        said = [text for item in sizes for text in work(item)]
+        said = [each for item, _ in items for each in work(item)]
         return said if merge is None else list(merge.work(said))
-    if not sizes:
+    if not items:
         return []
-    tasks = _pack(sizes, tasks_for(spark, sum(sizes.values())))
+    tasks = pack(items, tasks_for(spark, sum(size for _, size in items)))
     done = _context(spark).parallelize(tasks, len(tasks)).flatMap(partial(_work_on, work))
     if merge is not None:
         done = done.groupBy(merge.key, len(tasks)).values().flatMap(merge.work)
-    found: list[str] = done.collect()
-    for line in found:
-        if line.startswith(_FAILED):
-            raise UsageError(line.removeprefix(_FAILED))
+    found: list[Said] = done.collect()
+    for each in found:
+        if isinstance(each, _Failed):
+            raise UsageError(each.text)
     return found
 
 
-class Merge(NamedTuple):
+class Merge(NamedTuple, Generic[Said]):
     """How what tasks say becomes less."""
 
-    key: Callable[[str], str]
+    key: Callable[[Said], object]
     """What is to be brought together has the same."""
-    work: Callable[[Iterable[str]], Iterable[str]]
+    work: Callable[[Iterable[Said]], Iterable[Said]]
 
 
-def _work_on(work: Callable[[str], Iterable[str]], items: list[str]) -> Iterator[str]:
-    """An error of ours is for the driver to tell: as Spark tells it nobody would read it."""
+class _Failed(NamedTuple):
+    """What a task could not do at all. An error of ours is for the driver to tell: as Spark tells
+    it nobody would read it."""
+
+    text: str
+
+
+def _work_on(work: Callable[[Item], Iterable[Said]], items: list[Item]) -> Iterator[Any]:
     for item in items:
         try:
             yield from work(item)
         except RingcastError as error:
-            yield _FAILED + str(error)
+            yield _Failed(str(error))
 
 
 def _context(spark: SparkSession | SparkContext) -> SparkContext:
@@ -260,18 +262,13 @@ def tasks_for(spark: SparkSession | SparkContext, total_bytes: int) -> int:
     return cores * min(_TASKS_PER_CORE_MAX, 1 + total_bytes // (cores * _TASK_BYTES))
 
 
-def _pack(sizes: dict[str, int], tasks: int) -> list[list[str]]:
-    """Items into tasks of about the same size: the largest first, each to the lightest task."""
-    packed: list[list[str]] = [[] for _ in range(min(tasks, len(sizes)))]
-    weights = [0] * len(packed)
-    for item in sorted(sizes, key=lambda item: (-sizes[item], item)):
+def pack(items: Iterable[tuple[Item, float]], tasks: int) -> list[list[Item]]:
+    """Into tasks of about the same size: the largest first, each to the lightest task."""
+    ordered = sorted(items, key=lambda item: -item[1])
+    packed: list[list[Item]] = [[] for _ in range(min(tasks, len(ordered)))]
+    weights = [0.0] * len(packed)
+    for item, size in ordered:
         at = weights.index(min(weights))
         packed[at].append(item)
-        weights[at] += sizes[item]
+        weights[at] += size
     return packed
-
-
-def row_of(values: list[object]) -> Row:
-    """A row from JSON, which knows no tuples."""
-    columns: dict[str, Any] = dict(zip(Row._fields, values, strict=True))
-    return Row(**columns | {name: tuple(columns[name]) for name in LISTS})

@@ -18,12 +18,7 @@ from ringcast.rules.views import uniform_in_all, view_order
 from ringcast.spark.contents import compare_content, minus, ranges
 from ringcast.spark.judged import judge_details
 from ringcast.spark.reach import judge_reach
-from ringcast.spark.reading import (
-    WITNESS_ROWS_MAX,
-    at_idx,
-    at_seqnos,
-    fetch_rows,
-)
+from ringcast.spark.reading import WITNESS_ROWS_MAX, at_idx, at_seqnos, fetch_rows
 from ringcast.spark.report import (
     ALONE,
     HALVES,
@@ -32,13 +27,12 @@ from ringcast.spark.report import (
     RECORDED,
     UNDECIDABLE_IF_RECORDED,
     VIOLATIONS_SHOWN_MAX,
-    Reach,
     Verdict,
     Violation,
     verdict_id,
 )
 from ringcast.spark.summary import ROLES
-from ringcast.trace.facts import facts_from_values
+from ringcast.trace.files import facts_from_values
 from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, Facts, Row
 
 if TYPE_CHECKING:
@@ -138,9 +132,8 @@ class _Judge:
             self._verdicts["N8"].unjudged = asked
         if not all(trace.purge for trace in members.values()):
             unknown = "traces do not say how members purge"
-            self._verdicts[
-                "VS5"
-            ].unjudged = f"plain messages of the departed are not compared: {unknown}"
+            told = f"plain messages of the departed are not compared: {unknown}"
+            self._verdicts["VS5"].unjudged = told
 
     def _judge_integrity(self) -> None:
         """G1: what is delivered, less what was sent, is nothing."""
@@ -207,13 +200,7 @@ class _Judge:
                     if row.event == OPEN and row.origin == origin
                 ),
             )
-        verdict.reaches = [
-            Reach(
-                *(self._name(share.receiver), self._names.of_origin(share.origin)),
-                *(share.delivered, share.sent),
-            )
-            for share in found.shares
-        ]
+        verdict.reaches = found.shares
 
     def _judge_details(self) -> None:
         """What frames and windows show, of the members that recorded them."""

@@ -50,6 +50,8 @@ class RecordedRun:
         """Why the traces of survivors are not whole."""
         self.absent: list[str] = []
         """Members that recorded nothing, or whose files are all gone."""
+        self.overlapping: list[SegmentState] = []
+        """Segments that tell otherwise of rows that another one has too."""
         self.members: dict[MemberKey, MemberTrace] = {}
         groups: defaultdict[MemberKey, list[SegmentState]] = defaultdict(list)
         for state in states:
@@ -141,6 +143,7 @@ class RecordedRun:
             else:
                 names = f"{_name_of(state.path)} and {_name_of(kept[-1].path)}"
                 self.defects.append(f"{names} overlap")
+                self.overlapping.append(state)
         return kept
 
     def _find_refused(self, refused: list[Refused]) -> None:

@@ -114,27 +114,17 @@ def start_standalone(workers: int = 2, *, cores: int = 1) -> Iterator[Standalone
     started: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="ringcast-spark-") as scratch:
         try:
-            port = _free_port()
-            master = _spark_class(
-                Path(scratch, "master.log"),
-                "org.apache.spark.deploy.master.Master",
-                *("--host", LOOPBACK, "--port", str(port), "--webui-port", "0"),
-            )
-            started.append(master)
-            _await_line(Path(scratch, "master.log"), "New state: ALIVE", master)
-            url = f"spark://{LOOPBACK}:{port}"
+            port = str(_free_port())
+            url, places = f"spark://{LOOPBACK}:{port}", ("--host", LOOPBACK, "--webui-port", "0")
+            log = Path(scratch, "master.log")
+            started.append(_spark_class(log, "master.Master", *places, "--port", port))
+            _await_line(log, "New state: ALIVE", started[-1])
             for number in range(workers):
-                log = Path(scratch, f"worker-{number}.log")
-                work = Path(scratch, f"work-{number}")
-                worker = _spark_class(
-                    log,
-                    "org.apache.spark.deploy.worker.Worker",
-                    *("--host", LOOPBACK, "--webui-port", "0", "--cores", str(cores)),
-                    *("--memory", "1g", "--work-dir", str(work), url),
-                )
-                started.append(worker)
-                _await_line(log, "Successfully registered with master", worker)
-            yield Standalone(url, master, started[1:])
+                log, work = Path(scratch, f"worker-{number}.log"), Path(scratch, f"work-{number}")
+                limits = ("--cores", str(cores), "--memory", "1g", "--work-dir", str(work))
+                started.append(_spark_class(log, "worker.Worker", *places, *limits, url))
+                _await_line(log, "Successfully registered with master", started[-1])
+            yield Standalone(url, started[0], started[1:])
         finally:
             for process in reversed(started):
                 stop_group(process)
@@ -230,13 +220,13 @@ def launcher_home(java: Path) -> Path:
     return home
 
 
-def _spark_class(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+def _spark_class(log: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
     """A Spark daemon in a process group of its own, so that its children end with it."""
     # Their readiness is read from their log: they keep Spark's own log settings.
     environment = {key: os.environ[key] for key in os.environ if key != "SPARK_CONF_DIR"}
     with log.open("wb") as output:
         return subprocess.Popen(
-            [_spark_home() / "bin" / "spark-class", *arguments],
+            [_spark_home() / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,7 @@ from pyspark.sql.streaming.datasource import (
 from ringcast.errors import UsageError
 from ringcast.spark.messages import DDL, read_messages, tasks_of
 from ringcast.trace.archive import Index
-from ringcast.trace.held import STREAMS, origin_text
-from ringcast.trace.positions import Position
+from ringcast.trace.held import STREAMS, Position, origin_text
 from ringcast.trace.retention import Query, pruned_origins
 
 if TYPE_CHECKING:
@@ -117,9 +117,7 @@ class Options:
             raise UsageError("maxMessagesPerTrigger or maxFilesPerTrigger, not both")
         streams = _names(options, "stream")
         if streams is not None and not streams <= set(STREAMS.values()):
-            raise UsageError(
-                f"stream is {' or '.join(STREAMS.values())}, not {options['stream']!r}"
-            )
+            raise _wrong("stream", " or ".join(STREAMS.values()), options["stream"])
         return cls(
             path=options["path"],
             senders=_names(options, "sender"),
@@ -170,29 +168,20 @@ class ArchiveReader(DataSourceReader):
     def _takes(self, wish: Filter) -> bool:
         """Whether nothing is left of this filter for Spark to do."""
         match wish:
-            case EqualTo(("sender",), str(name)):
-                self._choose(senders=frozenset({name}))
-            case In(("sender",), names) if all(isinstance(name, str) for name in names):
-                self._choose(senders=frozenset(names))
-            case EqualTo(("stream",), str(name)):
-                self._choose(streams=frozenset({name}))
-            case In(("stream",), names) if all(isinstance(name, str) for name in names):
-                self._choose(streams=frozenset(names))
+            case EqualTo(("sender" | "stream" as column,), str(name)):
+                names = frozenset({name})
+            case In(("sender" | "stream" as column,), some) if all(
+                isinstance(name, str) for name in some
+            ):
+                names = frozenset(some)
             case IsNotNull():
-                pass  # no column has nulls
+                return True  # no column has nulls
             case _:
                 return False
+        known = getattr(self._options, f"{column}s")
+        chosen: dict[str, Any] = {f"{column}s": names if known is None else known & names}
+        self._options = replace(self._options, **chosen)
         return True
-
-    def _choose(
-        self, *, senders: frozenset[str] | None = None, streams: frozenset[str] | None = None
-    ) -> None:
-        """No others than these, of those that are still wanted."""
-        self._options = replace(
-            self._options,
-            senders=_both(self._options.senders, senders),
-            streams=_both(self._options.streams, streams),
-        )
 
 
 class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -313,19 +302,16 @@ def _tell_gaps(plan: Plan, position: Position) -> None:
                 )
 
 
-def _both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
+def _wrong(name: str, right: str, text: str) -> UsageError:
+    return UsageError(f"{name} is {right}, not {text!r}")
 
 
 def _names(options: Mapping[str, str], what: str) -> frozenset[str] | None:
-    text = options.get(what)
-    if text is None:
+    if what not in options:
         return None
-    names = frozenset(name.strip() for name in text.split(","))
+    names = frozenset(name.strip() for name in options[what].split(","))
     if "" in names:
-        raise UsageError(f"{what} is a name, or several with commas between, not {text!r}")
+        raise _wrong(what, "a name, or several with commas between", options[what])
     return names
 
 
@@ -334,21 +320,18 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{name} is a number of at least 1, not {text!r}")
+        raise _wrong(name, "a number of at least 1", text)
     return int(text)
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise UsageError(f"gapWaitSeconds is a number of at least 0, not {text!r}")
-    return value
+    with suppress(ValueError):
+        if 0 <= float(text) < float("inf"):
+            return float(text)
+    raise _wrong("gapWaitSeconds", "a number of at least 0", text)
 
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise UsageError(f"failOnGap is true or false, not {text!r}")
+        raise _wrong("failOnGap", "true or false", text)
     return text.lower() == "true"

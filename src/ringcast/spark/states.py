@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.errors import RingcastError
-from ringcast.spark.reading import NOT_READ, Merge, over_items, tasks_for
+from ringcast.spark.reading import NOT_READ, Merge, over_items, size_of, tasks_for
 from ringcast.spark.summarize import BrokenSegment, summarize_segment
 from ringcast.spark.summary import SegmentState, SegmentSummary, join_states
 from ringcast.trace.segments import Segment, SegmentInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
+    from collections.abc import Iterable, Iterator
 
     from ringcast.spark.reading import Workers
 
@@ -64,8 +63,8 @@ def read_states(spark: Workers, paths: Iterable[Path]) -> Read:
 
 def summarize_files(spark: Workers, paths: Iterable[Path]) -> dict[str, str]:
     """What is to be said of each file, as `parse_states` takes it: text that may be kept."""
-    sizes = {str(path): path.stat().st_size for path in paths}
-    return dict(json.loads(text) for text in over_items(spark, sizes, _said_of))
+    items = [(str(path), size_of(str(path))) for path in paths]
+    return dict(over_items(spark, items, _said_of))
 
 
 def parse_states(said: Iterable[tuple[str, str]]) -> Read:
@@ -76,17 +75,17 @@ def parse_states(said: Iterable[tuple[str, str]]) -> Read:
         if info == NOT_READ:
             refused.append(Refused(path, rest))
         else:
-            states.append(_state((path,), info, rest))
+            info = SegmentInfo(**info)
+            states.append(SegmentState((path,), info, SegmentSummary.from_json(rest, info)))
     return sorted(states, key=lambda state: state.path), sorted(refused)
 
 
-def _said_of(path: str) -> Iterator[str]:
+def _said_of(path: str) -> Iterator[tuple[str, str]]:
     found = _state_of(path)
     if isinstance(found, Refused):
-        text = json.dumps([NOT_READ, found.reason])
+        yield path, json.dumps([NOT_READ, found.reason])
     else:
-        text = json.dumps([asdict(found.info), found.summary.to_json()])
-    yield json.dumps([path, text])
+        yield path, json.dumps([asdict(found.info), found.summary.to_json()])
 
 
 def _state_of(path: str) -> SegmentState | Refused:
@@ -104,34 +103,42 @@ def _state_of(path: str) -> SegmentState | Refused:
 # Merged where they are read
 
 
+class _Part(NamedTuple):
+    """A part of a member's trace on its way, and its files by their places in the driver's list."""
+
+    places: list[range]
+    state: SegmentState
+
+
 def _read_merged(spark: Workers, ordered: list[str]) -> Read:
-    sizes = [Path(path).stat().st_size for path in ordered]
+    sizes = [size_of(path) for path in ordered]
     tasks = TASKS_HERE if spark is None else tasks_for(spark, sum(sizes))
     items = _stretches(ordered, sizes, tasks)
-    merge = Merge(_owner_of_line, _merge_lines) if len(ordered) > MERGED_FILES else None
+    merge = Merge(_owner_of, _merged) if len(ordered) > MERGED_FILES else None
     states: list[SegmentState] = []
     refused: list[Refused] = []
-    for line in over_items(spark, items, _states_of, merge=merge):
-        numbers, info, rest = json.loads(line)
-        paths = tuple(ordered[at] for at in _spread(numbers))
-        if info is None:
-            refused.append(Refused(paths[0], rest))
+    for found in over_items(spark, items, _parts_of, merge=merge):
+        if isinstance(found, Refused):
+            refused.append(found)
         else:
-            states.append(_state(paths, info, rest))
+            found.state.paths = tuple(ordered[at] for at in chain(*found.places))
+            states.append(found.state)
     return join_states(states), refused
 
 
-def _stretches(ordered: list[str], sizes: list[int], tasks: int) -> dict[str, int]:
-    """As many stretches of the list as there are tasks, of about the same size: each as JSON, and
-    the bytes it makes a task read. Files of one name stay together: one may be a copy."""
+def _stretches(
+    ordered: list[str], sizes: list[int], tasks: int
+) -> list[tuple[tuple[int, list[str]], int]]:
+    """As many stretches of the list as there are tasks, of about the same size: each with its place
+    and the bytes it makes a task read. Files of one name stay together: one may be a copy."""
     share = sum(sizes) / max(tasks, 1)
-    found: dict[str, int] = {}
+    found: list[tuple[tuple[int, list[str]], int]] = []
     start, size, through = 0, 0, 0
     for at in range(len(ordered)):
         size += sizes[at]
         is_end = at + 1 == len(ordered)
         if is_end or (through + size >= share * (len(found) + 1) and not _is_pair(ordered, at)):
-            found[json.dumps([start, ordered[start : at + 1]])] = size
+            found.append(((start, ordered[start : at + 1]), size))
             start, size, through = at + 1, 0, through + size
     return found
 
@@ -140,67 +147,52 @@ def _is_pair(ordered: list[str], at: int) -> bool:
     return _by_name(ordered[at])[0] == _by_name(ordered[at + 1])[0]
 
 
-def _states_of(item: str) -> Iterator[str]:
-    """The files of one stretch of the list, a line for each that is refused and for each part of a
-    member's trace: the places of the files, the footer and the summary."""
-    start, paths = json.loads(item)
+def _parts_of(item: tuple[int, list[str]]) -> Iterator[_Part | Refused]:
+    """The files of one stretch of the list."""
+    start, paths = item
     numbers = {path: at for at, path in enumerate(paths, start)}
     states: list[SegmentState] = []
     for path in paths:
         found = _state_of(path)
         if isinstance(found, Refused):
-            yield json.dumps([[[numbers[path], 1]], None, found.reason])
+            yield found
         elif states and states[-1].is_before(found):
             states[-1].extend(found)
         else:
             states.append(found)
     for state in join_states(states):
-        yield _line([numbers[path] for path in state.paths], state)
+        yield _part([numbers[path] for path in state.paths], state)
 
 
-def _merge_lines(lines: Iterable[str]) -> Iterator[str]:
-    """The same for lines of many tasks."""
+def _merged(parts: Iterable[_Part | Refused]) -> Iterator[_Part | Refused]:
+    """The same of what many tasks have found."""
     states: list[SegmentState] = []
-    for line in lines:
-        numbers, info, rest = json.loads(line)
-        if info is None:
-            yield line
+    for found in parts:
+        if isinstance(found, Refused):
+            yield found
         else:
             # Numbers stand for the paths, which only the driver has.
-            paths = tuple(f"{at:09}" for at in _spread(numbers))
-            states.append(_state(paths, info, rest))
+            found.state.paths = tuple(f"{at:09}" for at in chain(*found.places))
+            states.append(found.state)
     for state in join_states(states):
-        yield _line(map(int, state.paths), state)
+        yield _part(map(int, state.paths), state)
 
 
-def _line(numbers: Iterable[int], state: SegmentState) -> str:
-    return json.dumps([_gathered(numbers), asdict(state.info), state.summary.to_json()])
-
-
-def _gathered(numbers: Iterable[int]) -> list[list[int]]:
-    """Consecutive ones as (first, how many)."""
-    runs: list[list[int]] = []
+def _part(numbers: Iterable[int], state: SegmentState) -> _Part:
+    """Consecutive numbers as one range."""
+    places: list[range] = []
     for number in numbers:
-        if runs and sum(runs[-1]) == number:
-            runs[-1][1] += 1
+        if places and places[-1].stop == number:
+            places[-1] = range(places[-1].start, number + 1)
         else:
-            runs.append([number, 1])
-    return runs
+            places.append(range(number, number + 1))
+    state.paths = ()
+    return _Part(places, state)
 
 
-def _spread(runs: Iterable[Sequence[int]]) -> Iterator[int]:
-    return chain.from_iterable(range(first, first + count) for first, count in runs)
-
-
-def _owner_of_line(line: str) -> str:
-    """By what lines are brought together: whose trace it is of."""
-    _, info, _ = json.loads(line)
-    return "" if info is None else json.dumps([info["run_id"], info["node"], info["inc"]])
-
-
-def _state(paths: tuple[str, ...], values: dict[str, Any], rest: str) -> SegmentState:
-    info = SegmentInfo(**values)
-    return SegmentState(paths, info, SegmentSummary.from_json(rest, info))
+def _owner_of(found: _Part | Refused) -> object:
+    """By what is brought together: whose trace it is of."""
+    return None if isinstance(found, Refused) else _owner(found.state)
 
 
 def _by_name(path: str) -> tuple[str, str]:

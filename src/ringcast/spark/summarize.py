@@ -21,19 +21,10 @@ from ringcast.spark.summary import (
     SegmentSummary,
     Span,
     Track,
-    add_block,
     condensed_row,
     hole,
-    mix_span,
 )
-from ringcast.trace.rows import (
-    BLOCK,
-    DELIVER,
-    PURGE,
-    SEND,
-    VIEW,
-    WIN,
-)
+from ringcast.trace.rows import BLOCK, DELIVER, PURGE, SEND, VIEW, WIN
 
 # The types of numpy and pyarrow say little here: `Any` stands for their element types.
 try:
@@ -281,13 +272,13 @@ def _fold_content(
         np.add.reduceat(messages, begin).tolist(),
         strict=True,
     ):
-        mix_span(summary, tracks[code], at, Span(*found))
+        summary.mix_span(tracks[code], at, Span(*found))
     counts = np.diff(np.flatnonzero(codes[1:] != codes[:-1]) + 1, prepend=0, append=len(codes))
     few = np.flatnonzero(np.repeat(counts <= BLOCKS_MAX, counts))
     for code, at, *found in zip(
         *(column[few].tolist() for column in (codes, block, bits, mixed, messages)), strict=True
     ):
-        add_block(summary, tracks[code], at, Span(*found))
+        summary.add_block(tracks[code], at, Span(*found))
 
 
 def _fold_purges(columns: dict[str, pa.Array], events: _Events, summary: SegmentSummary) -> None:

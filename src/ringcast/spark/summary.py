@@ -86,8 +86,7 @@ class Purged(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentSummary:
-    """What one segment says, or several that follow each other. JSON on its way from the
-    executors."""
+    """What one segment says, or several that follow each other. JSON where it is kept."""
 
     condensed: Condensed = field(default_factory=Condensed)
     content: dict[Track, dict[int, Span]] = field(default_factory=dict)
@@ -141,14 +140,26 @@ class SegmentSummary:
             self.condensed.feed(row)
         for track, spans in later.content.items():
             for at, span in spans.items():
-                mix_span(self, track, at, span)
+                self.mix_span(track, at, span)
         for track, blocks in later.blocks.items():
             for number, block in blocks.items():
-                add_block(self, track, number, block)
+                self.add_block(track, number, block)
         for event, count in later.counts.items():
             self.counts[event] = self.counts.get(event, 0) + count
         self.cut += later.cut
         self.capacity = max(self.capacity, later.capacity)
+
+    def mix_span(self, track: Track, at: int, found: Span) -> None:
+        spans = self.content.setdefault(track, {})
+        known = spans.get(at, NO_SPAN)
+        messages = known.messages + found.messages
+        spans[at] = Span(known.present | found.present, known.mixed ^ found.mixed, messages)
+        for number in block_numbers(at, known.present & found.present):
+            self.blocks.setdefault(track, {})[number] = NOT_ONE
+
+    def add_block(self, track: Track, number: int, found: Span) -> None:
+        blocks = self.blocks.setdefault(track, {})
+        blocks[number] = NOT_ONE if number in blocks else found
 
 
 def condensed_row(info: SegmentInfo, values: Sequence[Any]) -> Row:
@@ -166,23 +177,6 @@ def _values(row: Row) -> list[Any]:
 
 def hole(info: SegmentInfo, first: int, last: int) -> Row:
     return Row(HOLE, info.node, info.inc, first, seqno=first, seqno2=last)
-
-
-def mix_span(into: SegmentSummary, track: Track, at: int, found: Span) -> None:
-    spans = into.content.setdefault(track, {})
-    known = spans.get(at, NO_SPAN)
-    spans[at] = Span(
-        known.present | found.present,
-        known.mixed ^ found.mixed,
-        known.messages + found.messages,
-    )
-    for number in block_numbers(at, known.present & found.present):
-        into.blocks.setdefault(track, {})[number] = NOT_ONE
-
-
-def add_block(into: SegmentSummary, track: Track, number: int, found: Span) -> None:
-    blocks = into.blocks.setdefault(track, {})
-    blocks[number] = NOT_ONE if number in blocks else found
 
 
 def block_numbers(at: int, present: int) -> list[int]:

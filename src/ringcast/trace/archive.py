@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.errors import UsageError
 from ringcast.trace.held import Range, origin_text
-from ringcast.trace.patience import patiently
 from ringcast.trace.sealed import Unreadable
 from ringcast.trace.segments import Segment, segment_paths
+from ringcast.trace.whole import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,9 +1,10 @@
-"""The columns of segments: their types, and rows as columns."""
+"""The columns of segments: their types, rows as columns, and what a file's footer tells of them, so
+that they need not be read."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.errors import UsageError
 from ringcast.trace.rows import Row
@@ -14,14 +15,17 @@ except ImportError as error:
     raise UsageError('Parquet traces need pyarrow: pip install "ringcast[spark]"') from error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Mapping, Sequence
+    from typing import Any
+
+    import pyarrow.parquet as pq
 
     from ringcast.trace.segments import Recording
 
 READ_ROWS = 65_536
 """How many rows a reader takes at a time."""
 
-_TEXT = pa.dictionary(pa.int32(), pa.string())
+TEXT = pa.dictionary(pa.int32(), pa.string())
 _UNSIGNED = frozenset({"inc", "peer_inc", "block_hash"})
 """64 bits in full: incarnations and hashes. Spark reads these as decimal(20, 0)."""
 _CONSTANT = ("run_id", "host", "boot_id", "node", "inc")
@@ -33,13 +37,13 @@ def _column_type(name: str) -> pa.DataType:
         return pa.uint64()
     default = Row._field_defaults.get(name, 0)
     if name in ("event", "node") or isinstance(default, str):
-        return _TEXT
+        return TEXT
     return pa.list_(pa.string()) if isinstance(default, tuple) else pa.int64()
 
 
 SCHEMA = pa.schema(
     [
-        *((name, _TEXT) for name in ("run_id", "host", "boot_id")),
+        *((name, TEXT) for name in ("run_id", "host", "boot_id")),
         ("wall_ns", pa.int64()),
         *((name, _column_type(name)) for name in Row._fields),
     ]
@@ -81,7 +85,7 @@ def _column(name: str, values: Sequence[object]) -> pa.Array:
     kind = SCHEMA.field(name).type
     return (
         pa.array(values, pa.string()).dictionary_encode()
-        if kind == _TEXT
+        if kind == TEXT
         else pa.array(values, kind)
     )
 
@@ -95,10 +99,72 @@ def constant_column(name: str, value: object) -> pa.Array:
 
 def _constant(name: str, value: object, count: int) -> pa.Array:
     kind = SCHEMA.field(name).type
-    if kind == _TEXT:
+    if kind == TEXT:
         indices = pa.repeat(pa.scalar(0, pa.int32()), count)
         return pa.DictionaryArray.from_arrays(indices, pa.array([value], pa.string()))
     if value == ():  # Repeating an empty list appends it so many times.
         offsets = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
         return pa.ListArray.from_arrays(offsets, pa.array([], kind.value_type))
     return pa.repeat(pa.scalar(value, kind), count)
+
+
+class Bounds(NamedTuple):
+    """The least and the greatest value of a column."""
+
+    least: Any
+    greatest: Any
+
+    @property
+    def is_one_value(self) -> bool:
+        return bool(self.least == self.greatest)
+
+    def may_have(self, value: Any) -> bool:
+        return bool(self.least <= value <= self.greatest)
+
+
+def known_values(
+    metadata: pq.FileMetaData,
+    group: int,
+    columns: Sequence[str],
+    only_for: Mapping[str, str],
+    defaults: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Those of the columns whose every value is known, and the value.
+
+    All rows have the same by the statistics; or there is no row of the event that `only_for` says
+    the column is wanted for, and the default will do.
+    """
+    bounds = bounds_of(metadata, group, columns)
+    events = bounds.get("event")
+    known = {}
+    for name in columns:
+        found = bounds.get(name)
+        if found is not None and found.is_one_value:
+            known[name] = found.least
+        elif name in only_for and events is not None and not events.may_have(only_for[name]):
+            known[name] = defaults[name]
+    return known
+
+
+def bounds_of(
+    metadata: pq.FileMetaData, group: int, columns: Container[str]
+) -> dict[str, Bounds | None]:
+    """Of these columns, as far as the file tells."""
+    about, schema = metadata.row_group(group), metadata.schema
+    return {
+        path: _bounds(about.column(at))
+        for at in range(about.num_columns)
+        if (path := schema.column(at).path) in columns
+    }
+
+
+def _bounds(column: pq.ColumnChunkMetaData) -> Bounds | None:
+    """None where the file does not tell, there may be rows without a value, or values are neither
+    numbers nor text. Its seal says that the file is as it was written."""
+    statistics = column.statistics
+    if statistics is None or not statistics.has_min_max:
+        return None
+    if not statistics.has_null_count or statistics.null_count:
+        return None
+    bounds = Bounds(statistics.min, statistics.max)
+    return bounds if type(bounds.least) in (int, str) else None

@@ -2,22 +2,31 @@
 
 Fragments count as held where the archive took them: their seqnos bear no message, and nothing is
 missing there.
+
+A reader's position is a digest, the last seqno it has read of each origin, and the gaps it passed
+over on its last step. As JSON it is an object with one number for each origin, {"web-1#17/fifo":
+4711, …}, sorted, so that equal positions have equal texts. Gaps stand beside them under "gaps" and
+only in the position that ends the step: with them a step means the same messages for ever, whatever
+files appear later.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringcast.errors import UsageError
 from ringcast.model import INCARNATION_MAX, SEQNO_MAX, Stream
 from ringcast.trace.rows import DELIVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ringcast.trace.rows import OriginKey, Row
 
 STREAMS = {int(stream): stream.name.lower() for stream in Stream}
 """What a stream is called where people read it."""
+_GAPS = "gaps"
 
 
 class Range(NamedTuple):
@@ -83,3 +92,40 @@ def parse_origin(text: str) -> OriginKey:
     member, _, stream = text.rpartition("/")
     name, _, incarnation = member.rpartition("#")
     return name, int(incarnation), int(Stream[stream.upper()])
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Behind these messages."""
+
+    digest: dict[OriginKey, int] = field(default_factory=dict)
+    gaps: dict[OriginKey, list[Range]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, object]:
+        entries = {origin_text(origin): seqno for origin, seqno in self.digest.items()}
+        position: dict[str, object] = dict(sorted(entries.items()))
+        if self.gaps:
+            gaps = {origin_text(origin): list(map(list, gap)) for origin, gap in self.gaps.items()}
+            position[_GAPS] = dict(sorted(gaps.items()))
+        return position
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Position:
+        """UsageError: this is not a position in an archive."""
+        try:
+            gaps = values.get(_GAPS, {})
+            return cls(
+                {parse_origin(key): _seqno(values[key]) for key in values if key != _GAPS},
+                {
+                    parse_origin(key): [Range(_seqno(first), _seqno(last)) for first, last in some]
+                    for key, some in dict(gaps).items()
+                },
+            )
+        except (ValueError, LookupError, TypeError) as error:
+            raise UsageError(f"not a position in an archive: {str(values)[:100]}") from error
+
+
+def _seqno(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= SEQNO_MAX:
+        raise ValueError(f"{value!r} is not a seqno")
+    return value

@@ -20,17 +20,15 @@ from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
 from ringcast.trace.archive import Index
-from ringcast.trace.held import origin_text, parse_origin
-from ringcast.trace.patience import patiently
-from ringcast.trace.positions import Position
+from ringcast.trace.held import Position, origin_text, parse_origin
 from ringcast.trace.segments import TEMPORARY_SUFFIX
-from ringcast.trace.whole import write_whole
+from ringcast.trace.whole import patiently, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from ringcast.trace.archive import File
+    from ringcast.trace.archive import File, Holding
     from ringcast.trace.rows import OriginKey
 
 QUERIES = "queries"
@@ -161,18 +159,11 @@ def pruned_origins(directory: Path | str) -> set[OriginKey]:
 def _last_of(index: Index, files: Iterable[File]) -> dict[OriginKey, int]:
     """The last message of each origin in these files."""
     paths = {file.path for file in files}
-    return {
-        origin: max(lasts)
-        for origin in index.origins
-        if (
-            lasts := [
-                holding.last
-                for _, held in index.holdings(origin)
-                for holding in held
-                if holding.file.path in paths
-            ]
-        )
-    }
+    last: dict[OriginKey, int] = {}
+    for origin, holding in _holdings(index):
+        if holding.file.path in paths:
+            last[origin] = max(holding.last, last.get(origin, 0))
+    return last
 
 
 def _note_pruned(index: Index, removed: dict[OriginKey, int]) -> None:
@@ -194,11 +185,15 @@ def _unread(index: Index, committed: Position) -> set[str]:
     """The files with something that is not committed."""
     return {
         holding.file.path
-        for origin in index.origins
-        for _, held in index.holdings(origin)
-        for holding in held
+        for origin, holding in _holdings(index)
         if holding.last > committed.digest.get(origin, 0)
     }
+
+
+def _holdings(index: Index) -> Iterator[tuple[OriginKey, Holding]]:
+    for origin in index.origins:
+        for _, held in index.holdings(origin):
+            yield from ((origin, holding) for holding in held)
 
 
 def _remove_leftovers(directory: Path, before: float) -> None:

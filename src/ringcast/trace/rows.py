@@ -114,29 +114,6 @@ FAULT_ON = "fault_on"
 FAULT_OFF = "fault_off"
 PHASE = "phase"
 
-EVENTS = (
-    *(START, CRASH, STOP, PAUSE, RESUME),
-    *(
-        FREEZE,
-        VIEW,
-        SHOWN,
-        OPEN,
-        DROP_WINDOW,
-        WIN,
-        ACKMAP,
-        PURGE,
-        RELEASE,
-        STABILITY_REPORT,
-    ),
-    *(SEND, SEND_BLOCK, SEND_UNBLOCK, SEND_FAIL, DELIVER, BLOCK, HANDED),
-    *(STATE_WAIT, STATE_WANTED, STATE_REFUSED, STATE_BEGUN),
-    *(STATE_RECEIVED, STATE_LOST, STATE_END, STATE_ENTRY),
-    *(UNICAST_SEND, UNICAST_BLOCK, UNICAST_UNBLOCK, UNICAST_DELIVER, UNICAST_WIN),
-    *(CONN, TICK, TAIL, SYNC, SYNC_CALL, UNICAST_DROP, UNDELIVERABLE, GAP),
-    *(TX, RX, NET_DROP, NET_DUP, NET_CORRUPT, XMIT_MISMATCH, DROP_HIGH, DROP_LOW, REJECT),
-    *(FAULT_ON, FAULT_OFF, PHASE),
-)
-
 
 class Row(NamedTuple):
     """One event at one member. Columns that an event does not fill keep their default."""
@@ -390,19 +367,9 @@ class Facts:
         return self.capacity[member] * (1 + self.is_retained)
 
 
-@dataclass(frozen=True, slots=True)
-class TornTrace:
-    """The file ends in the middle of a row: its writer died. What is whole was read."""
-
-    rows: int
-    """Whole rows before the tear."""
-    bytes_lost: int
-
-
 @dataclass(slots=True)
 class Trace:
     """One run: its rows, in the order of `idx` within each (node, inc), and its facts."""
 
     rows: list[Row]
     facts: Facts
-    torn: TornTrace | None = None

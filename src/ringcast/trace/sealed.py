@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 import xxhash
 
 from ringcast.errors import UsageError
-from ringcast.trace.patience import patiently
+from ringcast.trace.whole import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringcast.trace.patience import Result
+    from ringcast.trace.whole import Result
 
 Buffer: TypeAlias = "bytes | memoryview"
 

@@ -35,16 +35,16 @@ from ringcast.trace.columns import (
     PAYLOADS,
     READ_ROWS,
     SCHEMA,
+    bounds_of,
     constant_column,
+    known_values,
     rows_to_batch,
 )
-from ringcast.trace.facts import facts_to_values
-from ringcast.trace.footers import bounds_of, known_values
+from ringcast.trace.files import facts_to_values
 from ringcast.trace.held import Holdings
-from ringcast.trace.patience import patiently
 from ringcast.trace.rows import CRASH, LISTS, Row
 from ringcast.trace.sealed import VERSION, SealedFile, SealingFile, Unreadable
-from ringcast.trace.whole import open_private, sync
+from ringcast.trace.whole import open_private, patiently, sync
 
 try:
     import pyarrow as pa
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from ringcast.trace.footers import Bounds
+    from ringcast.trace.columns import Bounds
     from ringcast.trace.held import Range
     from ringcast.trace.rows import Facts
 
@@ -157,12 +157,7 @@ class SegmentWriter:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        recording: Recording,
-        before: Before | None = None,
-        *,
-        name: str = "",
+        self, directory: Path, recording: Recording, before: Before | None = None, *, name: str = ""
     ) -> None:
         self.recording = recording
         self.holdings = Holdings()

@@ -1,4 +1,5 @@
-"""Files that are there whole or not at all, whenever their writer dies; one writer at a time.
+"""Files that are there whole or not at all, whenever their writer dies; one writer at a time; and
+disks that are busy: what fails for a moment is tried again, a few times.
 
 Messages are in some of them: their owner alone reads those. Where the directory hands its group on
 (`chmod g+s`), that group reads them too: so Spark may run as another user.
@@ -6,20 +7,36 @@ Messages are in some of them: their owner alone reads those. Where the directory
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
+Result = TypeVar("Result")
+
 STAGED_SUFFIX = ".staged"
+PAUSES_S = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Between tries: two seconds in all. A disk that takes longer is not busy but broken."""
+
+TRANSIENT = frozenset(
+    {
+        *(errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS),
+        *(errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ETIMEDOUT, errno.ESTALE),
+        *(errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.ENOTCONN, errno.EPIPE, errno.EREMOTEIO),
+    }
+)
+"""Errors of a system or a network file system that may be over at the next try."""
 
 
 def write_whole(path: Path, text: str, suffix: str = STAGED_SUFFIX) -> None:
@@ -71,3 +88,15 @@ def held_alone(directory: Path) -> Iterator[None]:
         except OSError as error:
             raise UsageError(f"{directory}: another process works here: wait for it") from error
         yield
+
+
+def patiently(work: Callable[[], Result]) -> Result:
+    """What `work` returns; an OSError that may pass is raised only if it does not."""
+    for pause_s in PAUSES_S:
+        try:
+            return work()
+        except OSError as error:
+            if error.errno not in TRANSIENT:
+                raise
+        time.sleep(pause_s)
+    return work()

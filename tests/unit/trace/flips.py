@@ -65,8 +65,8 @@ def messages_in(directory: Path) -> Counter[tuple[int, bytes]]:
 
 def digest_of(path: Path) -> object:
     """What the audit takes of a file."""
-    (line,) = _said_of(str(path))
-    info, said = json.loads(json.loads(line)[1])
+    ((_, text),) = _said_of(str(path))
+    info, said = json.loads(text)
     if info == NOT_READ:
         raise UsageError(said)
     return info, said

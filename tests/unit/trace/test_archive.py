@@ -17,10 +17,9 @@ import itertools
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
-from ringcast.trace import patience
+from ringcast.trace import whole
 from ringcast.trace.archive import Index
-from ringcast.trace.held import Range, origin_text, parse_origin
-from ringcast.trace.positions import Position
+from ringcast.trace.held import Position, Range, origin_text, parse_origin
 from support.archives import APP, WEB, WEB_UNIFORM, Kept, tear, write_file
 from support.shaky_disk import ShakyDisk
 
@@ -151,7 +150,7 @@ def test_files_of_others_are_named_and_left_out(tmp_path: Path) -> None:
 def test_a_file_that_could_not_be_read_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PAUSES_S", ())
+    monkeypatch.setattr(whole, "PAUSES_S", ())
     path = write_file(tmp_path, "one", 0, [Kept(WEB, 1, 3)])
     index = Index(tmp_path)
     with ShakyDisk(path, every=1):
@@ -176,7 +175,7 @@ def test_a_file_system_that_fails_now_and_then_hides_nothing(tmp_path: Path) -> 
 def test_a_folder_that_does_not_tell_what_is_in_it_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PAUSES_S", ())
+    monkeypatch.setattr(whole, "PAUSES_S", ())
     write_file(tmp_path / "inner", "one", 0, [Kept(WEB, 1, 3)])
     index = index_of(tmp_path)
     with (

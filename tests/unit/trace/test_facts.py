@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ringcast.trace.facts import facts_from_values, facts_to_values
+from ringcast.trace.files import facts_from_values, facts_to_values
 from ringcast.trace.rows import Facts
 
 

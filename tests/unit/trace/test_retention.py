@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
 from ringcast.errors import UsageError
-from ringcast.trace.positions import Position
+from ringcast.trace.held import Position
 from ringcast.trace.retention import Query, prune, pruned_origins, queries
 from ringcast.trace.segments import segment_paths
 from support.archives import APP, WEB, Kept, tear, write_file

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ringcast.errors import UsageError
-from ringcast.trace import patience, sealed, segments
+from ringcast.trace import sealed, segments, whole
 from ringcast.trace.columns import PAYLOADS, SCHEMA
-from ringcast.trace.facts import facts_from_values
+from ringcast.trace.files import facts_from_values
 from ringcast.trace.held import Range
 from ringcast.trace.rows import Facts, Row
 from ringcast.trace.sealed import OtherVersion, Unreadable
@@ -255,7 +255,7 @@ def test_a_disk_that_fails_for_a_moment_is_tried_again(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_broken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_segment(tmp_path, RECORDING, some_rows(10))
-    monkeypatch.setattr(patience, "PAUSES_S", (0.0,))
+    monkeypatch.setattr(whole, "PAUSES_S", (0.0,))
     with (
         ShakyDisk(tmp_path, every=1),
         pytest.raises(Unreadable, match=f"{path.name}: cannot be read: "),

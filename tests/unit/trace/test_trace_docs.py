@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ringcast.rules.table import BY_PROTOCOL
-from ringcast.trace.rows import EVENTS, Row
+from ringcast.trace.rows import Row
+from support.events import EVENTS
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -18,8 +18,10 @@ from trace_builder import FACTS, clean
 
 from ringcast.errors import UsageError
 from ringcast.model import Address, Member
-from ringcast.trace.files import read_trace, trace_hash, write_trace
-from ringcast.trace.rows import EVENTS, Facts, Row, TornTrace, Trace, member_key, split_key
+from ringcast.trace.files import trace_hash, write_trace
+from ringcast.trace.rows import Facts, Row, Trace, member_key, split_key
+from support.events import EVENTS
+from support.trace_files import TornTrace, read_trace
 
 VERSION_3 = Path(__file__).parents[2] / "fixtures" / "trace-version-3.jsonl"
 

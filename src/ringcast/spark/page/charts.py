@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ringcast.spark.page.markup import joined, tag
+from ringcast.spark.page.markup import grid, joined, scrolled, tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,14 +198,7 @@ def heat_map(
             shown = f"{value:,.0f}" if words else "·"
             cells.append(tag("td", shown, style=f"--heat:{share}%", title=words))
         lines.append(tag("tr", *cells))
-    made = tag(
-        "table",
-        tag("caption", caption, class_="unseen"),
-        tag("thead", tag("tr", *head)),
-        tag("tbody", *lines),
-        class_="heat",
-    )
-    return tag("div", made, class_="scroll", tabindex=0, role="group", aria_label=caption)
+    return scrolled(grid(head, lines, caption, class_="heat"), caption)
 
 
 def _svg(title: str, drawn: Sequence[Content]) -> Markup:

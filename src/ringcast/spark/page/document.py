@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringcast.spark.page.markup import Markup, clip, joined, tag, text
+from ringcast.spark.page.markup import Markup, clip, grid, joined, tag, text
 from ringcast.spark.page.messages import latency, pairs, throughput
 from ringcast.spark.page.views import time_line
 from ringcast.spark.page.wire import frames_and_windows
@@ -109,13 +109,7 @@ def _verdicts(report: Report) -> Markup:
         tag("th", "guarantee", scope="col"),
         tag("th", "checks", scope="col", class_="number"),
     ]
-    made = tag(
-        "table",
-        tag("caption", "Verdicts", class_="unseen"),
-        tag("thead", tag("tr", *head)),
-        tag("tbody", *map(_verdict, judged)),
-        id="verdicts",
-    )
+    made = grid(head, map(_verdict, judged), "Verdicts", id="verdicts")
     return tag("section", tag("h2", "Verdicts", class_="unseen"), made, *notes, class_="card wide")
 
 

@@ -11,9 +11,12 @@ from pyspark.sql import functions as F
 
 from ringcast.model import Stream
 from ringcast.spark import metrics
-from ringcast.spark.page.scales import round_up
+from ringcast.spark.page.charts import Band
+from ringcast.spark.page.scales import round_up, seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame
     from pyspark.sql import Row as Record
 
@@ -29,6 +32,7 @@ VIEWS_MAX = 200
 MARKS_MAX = 200
 MEMBERS_MAX = 256
 MACHINES_MAX = 256
+_LISTS = ("members", "joined", "departed")
 OTHERS = ""
 """Who is not shown apart."""
 
@@ -109,8 +113,25 @@ class Figures:
         """Who did not record frames and windows."""
         return [life.name for life in self.lives if not life.is_full]
 
+    @property
+    def faults(self) -> list[tuple[float, str]]:
+        """What may explain a dent: members that went without saying so."""
+        return [
+            (mark.at_s, f"{mark.member} {mark.what} at {mark.at_s:.1f} s")
+            for mark in self.marks
+            if mark.what in ("killed", "crashed", "paused")
+        ]
+
     def middle(self, slot: int) -> float:
         return min((slot + 0.5) * self.window_s, self.span_s)
+
+    def hover(self, says: Iterable[tuple[int, str]]) -> list[Band]:
+        """What each window of time says to who points at it."""
+        starts = ((slot * self.window_s, slot, words) for slot, words in says)
+        return [
+            Band(at, min((slot + 1) * self.window_s, self.span_s), f"{seconds(at)}: {words}")
+            for at, slot, words in starts
+        ]
 
 
 def take_figures(rows: DataFrame, names: Names) -> Figures:
@@ -237,9 +258,7 @@ class _Taking:
                 at_s=self._since(view.at_ns),
                 settled_s=self._since(view.settled_ns),
                 number=view.view,
-                members=list(map(self._name, view.members)),
-                joined=list(map(self._name, view.joined)),
-                departed=list(map(self._name, view.departed)),
+                **{name: list(map(self._name, view[name])) for name in _LISTS},
             )
             for view in known
         ]

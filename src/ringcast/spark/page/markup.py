@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Markup(str):
@@ -58,11 +61,44 @@ def table(head: list[str], rows: list[list[Content]], *, caption: str, numbers: 
         )
         for row in rows
     ]
-    made = tag(
+    return scrolled(grid(heads, lines, caption), caption)
+
+
+def grid(
+    heads: Iterable[Content], lines: Iterable[Content], caption: str, **attributes: str
+) -> Markup:
+    return tag(
         "table",
         tag("caption", caption, class_="unseen"),
         tag("thead", tag("tr", *heads)),
         tag("tbody", *lines),
+        **attributes,
     )
-    # What is wider than a phone scrolls by itself; it has the focus, so that keys can do it too.
+
+
+def scrolled(made: Markup, caption: str) -> Markup:
+    """What is wider than a phone scrolls by itself; it has the focus, so that keys can do that."""
     return tag("div", made, class_="scroll", tabindex=0, role="group", aria_label=caption)
+
+
+def details(
+    head: list[str], rows: list[list[Content]], *, caption: str, numbers: int = 1
+) -> Markup:
+    """A table that is opened by who wants to know."""
+    made = table(head, rows, caption=caption, numbers=numbers)
+    return tag("details", tag("summary", "Figures"), made)
+
+
+def section(title: str, lead: str, *content: Content, wide: bool = False) -> Markup:
+    return tag(
+        "section",
+        tag("h2", title),
+        tag("p", lead, class_="lead") if lead else "",
+        joined(*content),
+        class_="card wide" if wide else "card",
+    )
+
+
+def empty(title: str, why: str, *, wide: bool = False) -> Markup:
+    """A section that has nothing to show."""
+    return section(title, "", tag("p", why, class_="empty"), wide=wide)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.spark.page.charts import GREY, Line, line_chart, ranges
-from ringcast.spark.page.markup import table, tag
-from ringcast.spark.page.parts import details, empty, faults, hover, section
+from ringcast.spark.page.markup import details, empty, section, tag
 from ringcast.spark.page.scales import (
     linear,
     logarithmic,
@@ -25,13 +24,14 @@ if TYPE_CHECKING:
     from ringcast.spark.report import Names
 
 _QUANTILES = {"p50_ms": "median", "p90_ms": "90 %", "p99_ms": "99 %"}
+_CELLS = (*_QUANTILES.values(), "longest", "samples")
 
 
 def throughput(figures: Figures) -> Markup:
     title = "Throughput"
     series = figures.throughput
     if not series:
-        return section(title, "", empty("No message was delivered."))
+        return empty(title, "No message was delivered.")
     others = f"mean of {figures.members - len(series) + 1} others"
     named = {name or others: points for name, points in series.items()}
     lines = [
@@ -52,10 +52,7 @@ def throughput(figures: Figures) -> Markup:
         for slot in slots
     ]
     says = [
-        (
-            slot,
-            ", ".join(f"{name} {short(at[slot])}/s" for name, at in named.items() if slot in at),
-        )
+        (slot, ", ".join(f"{name} {short(at[slot])}/s" for name, at in named.items() if slot in at))
         for slot in slots
     ]
     return section(
@@ -67,11 +64,11 @@ def throughput(figures: Figures) -> Markup:
             time_axis(figures.span_s),
             linear(highest, short),
             unit="messages/s",
-            bands=hover(figures, says),
-            faults=faults(figures),
+            bands=figures.hover(says),
+            faults=figures.faults,
         ),
         _faults_note(figures),
-        details(table(["from", *named], rows, caption="Throughput over time")),
+        details(["from", *named], rows, caption="Throughput over time"),
     )
 
 
@@ -79,27 +76,18 @@ def latency(figures: Figures) -> Markup:
     title = "Latency"
     measured = {slot: at for slot, at in sorted(figures.latency.items()) if at.samples}
     if not measured:
-        return section(title, "", empty(_why_no_latency(figures)))
+        return empty(title, _why_no_latency(figures))
     lines = [
         Line(words, number, _pieces(figures, {slot: at[key] for slot, at in measured.items()}))
         for number, (key, words) in enumerate(_QUANTILES.items())
     ]
     values = [at[key] for at in measured.values() for key in _QUANTILES]
     rows: list[list[Content]] = [
-        [
-            seconds(slot * figures.window_s),
-            *(milliseconds(at[key]) for key in _QUANTILES),
-            milliseconds(at.max_ms),
-            f"{at.samples:,}",
-        ]
-        for slot, at in measured.items()
+        [seconds(slot * figures.window_s), *_cells(at)] for slot, at in measured.items()
     ]
-    says = [
-        (slot, ", ".join(f"{words} {milliseconds(at[key])}" for key, words in _QUANTILES.items()))
-        for slot, at in measured.items()
-    ]
+    says = [(slot, _told(at)) for slot, at in measured.items()]
     whole = figures.latency_all
-    told = "" if whole is None else _in_whole(whole)
+    told = "" if whole is None else f"In all: {_told(whole)}."
     return section(
         title,
         f"From a member's send to another's delivery. {told}",
@@ -109,16 +97,10 @@ def latency(figures: Figures) -> Markup:
             time_axis(figures.span_s),
             logarithmic(values, milliseconds),
             unit="logarithmic",
-            bands=hover(figures, says),
-            faults=faults(figures),
+            bands=figures.hover(says),
+            faults=figures.faults,
         ),
-        details(
-            table(
-                ["from", *_QUANTILES.values(), "longest", "samples"],
-                rows,
-                caption="Latency over time",
-            )
-        ),
+        details(["from", *_CELLS], rows, caption="Latency over time"),
     )
 
 
@@ -126,7 +108,7 @@ def pairs(figures: Figures, names: Names) -> Markup:
     title = "Latency by pair"
     known = [pair for pair in figures.pairs if pair.samples]
     if not known:
-        return section(title, "", empty(_why_no_latency(figures)))
+        return empty(title, _why_no_latency(figures))
     values = [pair[key] for pair in known for key in _QUANTILES]
     drawn = []
     rows: list[list[Content]] = []
@@ -136,8 +118,7 @@ def pairs(figures: Figures, names: Names) -> Markup:
             (pair[key], f"{words}: {milliseconds(pair[key])}") for key, words in _QUANTILES.items()
         ]
         drawn.append((name, dots, milliseconds(pair.p99_ms)))
-        figures_of_pair = [milliseconds(pair[key]) for key in _QUANTILES]
-        rows.append([name, *figures_of_pair, milliseconds(pair.max_ms), f"{pair.samples:,}"])
+        rows.append([name, *_cells(pair)])
     unmeasured = [pair for pair in figures.pairs if not pair.samples]
     which = (
         f"The {len(known)} slowest of {figures.pairs_known} pairs"
@@ -149,27 +130,25 @@ def pairs(figures: Figures, names: Names) -> Markup:
         title,
         f"{which}: median, 90 % and 99 %, the last in figures.{note}",
         ranges(drawn, logarithmic(values, milliseconds, decades=1)),
-        details(
-            table(
-                ["pair", *_QUANTILES.values(), "longest", "samples"],
-                rows,
-                caption="Latency by pair",
-            )
-        ),
+        details(["pair", *_CELLS], rows, caption="Latency by pair"),
     )
 
 
 def _faults_note(figures: Figures) -> Content:
-    shown = [words for _, words in faults(figures)]
+    shown = [words for _, words in figures.faults]
     if not shown:
         return ""
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
     return tag("p", f"Dashed: {', '.join(shown[:4])}{more}.", class_="note")
 
 
-def _in_whole(whole: Record) -> str:
-    quantiles = [f"{words} {milliseconds(whole[key])}" for key, words in _QUANTILES.items()]
-    return f"In all: {', '.join(quantiles)}."
+def _told(at: Record) -> str:
+    return ", ".join(f"{words} {milliseconds(at[key])}" for key, words in _QUANTILES.items())
+
+
+def _cells(at: Record) -> list[str]:
+    quantiles = (milliseconds(at[key]) for key in _QUANTILES)
+    return [*quantiles, milliseconds(at.max_ms), f"{at.samples:,}"]
 
 
 def _why_no_latency(figures: Figures) -> str:

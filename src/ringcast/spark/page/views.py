@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.spark.page.charts import GREY, SIGNS, Lane, lanes
 from ringcast.spark.page.figures import LANES_MAX
-from ringcast.spark.page.markup import table, tag
-from ringcast.spark.page.parts import details, empty, section
+from ringcast.spark.page.markup import details, empty, section, tag
 from ringcast.spark.page.scales import milliseconds, seconds, time_axis
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ NAMES_MAX = 12
 def time_line(figures: Figures) -> Markup:
     title = "Views and faults"
     if not figures.views:
-        return section(title, "", empty("No member installed a view."), wide=True)
+        return empty(title, "No member installed a view.", wide=True)
     signs: defaultdict[str, list[tuple[float, str, str]]] = defaultdict(list)
     for mark in figures.marks:
         words = f"{mark.member} at {seconds(mark.at_s)}: {mark.words}"
@@ -40,15 +39,8 @@ def time_line(figures: Figures) -> Markup:
         words = f"view {view.number}: {_some(view.members)}"
         verticals.append((view.at_s, str(view.number), f"{words} ({seconds(view.at_s)})"))
         settled = milliseconds(1000 * (view.settled_s - view.at_s))
-        lines.append(
-            (
-                view.at_s,
-                [
-                    *(seconds(view.at_s), words, _some(changes) or "the first"),
-                    f"within {settled}",
-                ],
-            )
-        )
+        change = _some(changes) or "the first"
+        lines.append((view.at_s, [seconds(view.at_s), words, change, f"within {settled}"]))
     for mark in figures.marks:
         sign = f"{SIGNS[mark.what]} {mark.words}"
         lines.append((mark.at_s, [seconds(mark.at_s), mark.member, sign, ""]))
@@ -67,12 +59,10 @@ def time_line(figures: Figures) -> Markup:
         tag("ul", *key, class_="legend signs") if key else "",
         lanes(rows, time_axis(figures.span_s), verticals, "Views and faults over time"),
         details(
-            table(
-                ["at", "what", "change", "everywhere"],
-                [line for _, line in lines],
-                caption="Views and faults",
-                numbers=4,
-            )
+            ["at", "what", "change", "everywhere"],
+            [line for _, line in lines],
+            caption="Views and faults",
+            numbers=4,
         ),
         wide=True,
     )

@@ -16,8 +16,7 @@ from ringcast.spark.page.charts import (
     strips,
 )
 from ringcast.spark.page.figures import HEAT_MAX
-from ringcast.spark.page.markup import table, tag
-from ringcast.spark.page.parts import details, empty, faults, section
+from ringcast.spark.page.markup import details, empty, section, table, tag
 from ringcast.spark.page.scales import linear, per_cent, plain, seconds, time_axis
 
 if TYPE_CHECKING:
@@ -42,17 +41,14 @@ def frames_and_windows(figures: Figures, names: Names) -> list[Markup]:
     """What members at level "full" show, or why there is nothing of it."""
     if not any(life.is_full for life in figures.lives):
         why = 'Recorded at level "full" only: join(..., record_level="full").'
-        return [section("Repair, control and send windows", "", empty(why))]
-    return [
-        tag("div", repair(figures, names), control(figures), class_="stack"),
-        windows(figures),
-    ]
+        return [empty("Repair, control and send windows", why)]
+    return [tag("div", repair(figures, names), control(figures), class_="stack"), windows(figures)]
 
 
 def repair(figures: Figures, names: Names) -> Markup:
     title = "Sent again"
     if not figures.heat:
-        return section(title, "", empty("Nothing had to be retransmitted."))
+        return empty(title, "Nothing had to be retransmitted.")
     values: dict[tuple[str, str], tuple[float, str]] = {}
     rows: list[list[Content]] = []
     for spot in sorted(figures.heat, key=lambda spot: -spot.messages):
@@ -77,11 +73,9 @@ def repair(figures: Figures, names: Names) -> Markup:
             caption="Messages retransmitted, sender by receiver",
         ),
         details(
-            table(
-                ["pair", "messages", "frames", "bytes", "requests"],
-                rows,
-                caption="What was retransmitted, by pair",
-            )
+            ["pair", "messages", "frames", "bytes", "requests"],
+            rows,
+            caption="What was retransmitted, by pair",
         ),
     )
 
@@ -89,7 +83,7 @@ def repair(figures: Figures, names: Names) -> Markup:
 def control(figures: Figures) -> Markup:
     title = "What control costs"
     if not figures.control:
-        return section(title, "", empty("Nothing was sent."))
+        return empty(title, "Nothing was sent.")
     grouped: dict[str, defaultdict[str, float]] = {}
     for member, kinds in figures.control.items():
         sums = grouped[member] = defaultdict(float)
@@ -113,7 +107,7 @@ def control(figures: Figures) -> Markup:
 def windows(figures: Figures) -> Markup:
     title = "Send windows"
     if not figures.windows:
-        return section(title, "", empty("Nobody sent anything."), wide=True)
+        return empty(title, "Nobody sent anything.", wide=True)
     lines = []
     pinned = []
     rows: list[list[Content]] = []
@@ -127,15 +121,10 @@ def windows(figures: Figures) -> Markup:
         told = [f"{who} {per_cent(count / len(points))}" for who, count in shares.most_common()]
         pinned.append((sender, _limited_bands(figures, points), told[0] if told else "nobody"))
         fullest = max(points, key=lambda at: at.occupancy)
-        rows.append(
-            [
-                sender,
-                ", ".join(told) or "nobody",
-                per_cent(fullest.occupancy),
-                f"{max(at.used for at in points):,}",
-                f"{fullest.capacity:,}",
-            ]
-        )
+        counts = (max(at.used for at in points), fullest.capacity)
+        whom = ", ".join(told) or "nobody"
+        full = per_cent(fullest.occupancy)
+        rows.append([sender, whom, full, *(f"{count:,}" for count in counts)])
     x = time_axis(figures.span_s)
     highest = max(at.occupancy for points in figures.windows.values() for at in points)
     limiters = {
@@ -151,7 +140,7 @@ def windows(figures: Figures) -> Markup:
             x,
             linear(highest, _share),
             unit="of the window",
-            faults=faults(figures),
+            faults=figures.faults,
         ),
         tag("h3", "Who kept it from moving"),
         tag(
@@ -162,12 +151,10 @@ def windows(figures: Figures) -> Markup:
         legend(named) if named else "",
         strips(pinned, x, "Who pinned the window"),
         details(
-            table(
-                ["sender", "limited by", "fullest", "messages at most", "capacity"],
-                rows,
-                caption="Send windows",
-                numbers=2,
-            )
+            ["sender", "limited by", "fullest", "messages at most", "capacity"],
+            rows,
+            caption="Send windows",
+            numbers=2,
         ),
         wide=True,
     )

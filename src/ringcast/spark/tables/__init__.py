@@ -4,11 +4,9 @@
 as a DataFrame. `build` makes and renews them, `compact` and `prune` keep them small.
 """
 
-from ringcast.spark.tables.building import Built, build
+from ringcast.spark.tables.building import Built, build, compact, prune
 from ringcast.spark.tables.layout import LAYERS, QUARANTINE, TABLES
-from ringcast.spark.tables.reading import read_table, register_tables
-from ringcast.spark.tables.upkeep import compact, prune
-from ringcast.spark.tables.warehouse import Warehouse
+from ringcast.spark.tables.warehouse import Warehouse, read_table, register_tables
 
 __all__ = [
     "LAYERS",

@@ -8,6 +8,7 @@ from silver, and its verdicts from the whole run: they stand on its first day.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -16,27 +17,27 @@ from pyspark.sql import functions as F
 
 from ringcast.errors import UsageError
 from ringcast.spark.audit import audit_states
+from ringcast.spark.columns import member_key, read_rows, typed
 from ringcast.spark.kept import KeptDigests
-from ringcast.spark.metrics import latency, latency_samples, read_rows, retransmissions, throughput
+from ringcast.spark.metrics import latency, latency_samples, retransmissions, throughput
 from ringcast.spark.reading import damaged_files
 from ringcast.spark.tables.layout import (
+    LAYERS,
     ROW_TABLES,
     TABLES,
     at,
     day,
-    member_key,
     messages,
     row_table,
     silver_rows,
-    typed,
     whole_schema,
 )
 from ringcast.spark.tables.survey import survey_files, take_survey
-from ringcast.spark.tables.warehouse import Partition
+from ringcast.spark.tables.warehouse import Partition, read_parts
 from ringcast.trace.segments import segment_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import date
     from pathlib import Path
 
@@ -44,8 +45,10 @@ if TYPE_CHECKING:
 
     from ringcast.spark.report import Report
     from ringcast.spark.tables.survey import Quarantined, Survey
-    from ringcast.spark.tables.warehouse import PartitionKey, Warehouse
+    from ringcast.spark.tables.warehouse import Part, PartitionKey, Warehouse
 
+FILE_BYTES = 128 << 20
+"""Files become about so large; smaller ones of one partition become one."""
 WINDOW_S = 60.0
 """What gold's throughput and latency are gathered over. A day has a whole number of these."""
 
@@ -93,9 +96,7 @@ def build(
 
 
 def due_partitions(
-    warehouse: Warehouse,
-    wanted: dict[PartitionKey, dict[str, list[int]]],
-    only: date | None = None,
+    warehouse: Warehouse, wanted: dict[PartitionKey, dict[str, list[int]]], only: date | None = None
 ) -> list[PartitionKey]:
     """What is to be built; `wanted` are all partitions that there are segments of, with these."""
     if only is not None:
@@ -126,46 +127,38 @@ def _is_among(sources: dict[str, list[int]], known: dict[str, list[int]]) -> boo
     return all(known.get(path) == stamp for path, stamp in sources.items())
 
 
+@dataclass(frozen=True, slots=True)
 class _Build:
     """Stages all tables of the partitions that are due."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        traces: Path,
-        warehouse: Warehouse,
-        survey: Survey,
-        due: list[PartitionKey],
-        tell: Callable[[str], None],
-    ) -> None:
-        self._spark = spark
-        self._traces = traces
-        self._warehouse = warehouse
-        self._survey = survey
-        self._due = due
-        self._tell = tell
+    spark: SparkSession
+    traces: Path
+    warehouse: Warehouse
+    survey: Survey
+    due: list[PartitionKey]
+    tell: Callable[[str], None]
 
     def run(self) -> None:
         groups = defaultdict(list)
-        for key in self._due:
+        for key in self.due:
             groups[key.group].append(key)
         for group, keys in groups.items():
             days = sorted({str(key.date) for key in keys})
-            self._tell(f"{group}: {len(keys)} partitions, {days[0]} to {days[-1]} …")
+            self.tell(f"{group}: {len(keys)} partitions, {days[0]} to {days[-1]} …")
             self._stage_rows(group, keys)
             self._stage_verdicts(group, keys)
 
     def _stage_rows(self, group: str, keys: list[PartitionKey]) -> None:
         everything = self._rows(group, keys, is_silver=False)
         # One pass for all of bronze: to Spark the table is one more column to part it by.
-        staged = self._warehouse.staging / "bronze"
-        bronze = typed(everything, "bronze.views").withColumn("table", row_table())
+        staged = self.warehouse.staging / "bronze"
+        bronze = typed(everything, whole_schema("bronze.views")).withColumn("table", row_table())
         columns = ("table", "group", "date", "run")
         bronze.write.mode("append").partitionBy(*columns).parquet(str(staged))
         for name in ROW_TABLES:
             found = staged / f"table={name}"
             if found.exists():
-                target = self._warehouse.staging / f"bronze.{name}"
+                target = self.warehouse.staging / f"bronze.{name}"
                 target.mkdir(exist_ok=True)
                 for inside in found.iterdir():
                     inside.rename(target / inside.name)
@@ -177,7 +170,7 @@ class _Build:
     def _stage_figures(self, group: str, rows: DataFrame) -> None:
         """Figures of each day by itself: what the next day brings does not change them."""
         activity = rows.groupBy(
-            *("group", "date", "run"), member_key("node", "inc").alias("member"), "event"
+            *("group", "date", "run"), member_key().alias("member"), "event"
         ).agg(
             F.count("*").alias("rows"),
             F.sum(messages()).alias("messages"),
@@ -204,13 +197,13 @@ class _Build:
     def _stage_verdicts(self, group: str, keys: list[PartitionKey]) -> None:
         rows = []
         for key in keys:
-            run = self._survey.runs[key.of_run]
-            if key.date != run.first_day(self._warehouse.pruned_before):
+            run = self.survey.runs[key.of_run]
+            if key.date != run.first_day(self.warehouse.pruned_before):
                 continue
-            self._tell(f"{group}: judging {key.run} …")
-            report = audit_states(self._spark, self._traces, run.states, self._survey.refused)
+            self.tell(f"{group}: judging {key.run} …")
+            report = audit_states(self.spark, self.traces, run.states, self.survey.refused)
             rows += _verdict_rows(report, key)
-        frame = self._spark.createDataFrame(rows, whole_schema("gold.verdicts"))
+        frame = self.spark.createDataFrame(rows, whole_schema("gold.verdicts"))
         self._stage("gold.verdicts", frame.coalesce(1))
 
     def _rows(self, group: str, keys: list[PartitionKey], *, is_silver: bool) -> DataFrame:
@@ -219,14 +212,14 @@ class _Build:
             {
                 path
                 for key in keys
-                for path in self._survey.runs[key.of_run].of_day(key.date)
-                if not is_silver or path in self._survey.runs[key.of_run].kept
+                for path in self.survey.runs[key.of_run].of_day(key.date)
+                if not is_silver or path in self.survey.runs[key.of_run].kept
             }
         )
-        due = self._spark.createDataFrame(
+        due = self.spark.createDataFrame(
             [(key.date, key.run) for key in keys], "date date, run string"
         )
-        rows = read_rows(self._spark, *paths).withColumns(
+        rows = read_rows(self.spark, *paths).withColumns(
             {
                 "file": _file_name(),
                 "group": F.lit(group),
@@ -238,11 +231,11 @@ class _Build:
 
     def _stage(self, table: str, frame: DataFrame) -> None:
         """In the order that rows were recorded in, if they were."""
-        found = typed(frame, table)
+        found = typed(frame, whole_schema(table))
         order = [name for name in ("member", "idx", "at") if name in TABLES[table].names]
         if order:
             found = found.sortWithinPartitions("group", "date", "run", *order)
-        path = str(self._warehouse.staging / table)
+        path = str(self.warehouse.staging / table)
         found.write.mode("append").partitionBy("group", "date", "run").parquet(path)
 
 
@@ -283,3 +276,46 @@ def _write_quarantine(warehouse: Warehouse, survey: Survey) -> None:
     staged = directory / "_quarantine.staged"
     pq.write_table(pa.Table.from_pylist(rows, schema), staged)
     staged.replace(directory / "quarantine.parquet")
+
+
+# Upkeep: few large files instead of many small ones, and no days that nobody needs
+
+
+def compact(
+    spark: SparkSession, warehouse: Warehouse, *, tell: Callable[[str], None] = lambda _: None
+) -> int:
+    """Rewrite partitions that have more files than they need; how many files are gone."""
+    with warehouse.writing():
+        due: defaultdict[str, list[Partition]] = defaultdict(list)
+        partitions = warehouse.partitions()
+        before = _count(partitions)
+        for partition in partitions:
+            for table, parts in partition.tables.items():
+                if len(parts) > _files_needed(parts):
+                    due[table].append(partition)
+        number = warehouse.next_number()
+        for table, found in due.items():
+            tell(f"{table}: {len(found)} partitions …")
+            for partition in found:
+                parts = partition.tables[table]
+                rows = read_parts(spark, warehouse, table, parts).coalesce(_files_needed(parts))
+                staged = str(warehouse.staging / table)
+                rows.write.mode("append").partitionBy("group", "date", "run").parquet(staged)
+            for key, parts in warehouse.adopt(table, number).items():
+                next(one for one in found if one.key == key).tables[table] = parts
+        warehouse.commit({id(one): one for found in due.values() for one in found}.values())
+        return before - _count(partitions)
+
+
+def prune(warehouse: Warehouse, before: date, layers: Sequence[str] = LAYERS) -> list[date]:
+    """Remove these layers of all days before this one; the days that had any."""
+    with warehouse.writing():
+        return warehouse.forget_before(before, layers)
+
+
+def _files_needed(parts: Sequence[Part]) -> int:
+    return 1 + sum(part.bytes for part in parts) // FILE_BYTES
+
+
+def _count(partitions: Sequence[Partition]) -> int:
+    return sum(len(parts) for partition in partitions for parts in partition.tables.values())

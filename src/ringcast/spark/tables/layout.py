@@ -10,40 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
+from ringcast.spark.columns import ROWS, member_key, of_event, peer_key, schema, typed
+from ringcast.spark.columns import messages as messages_of_run
 from ringcast.trace import rows
-from ringcast.trace.rows import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
 DAY_NS = 86_400 * 10**9
 VERSION = 1
 """Of all tables together. Columns may be added to a version."""
 
-_TEXT, _LONG, _FLOAT, _TIME = StringType(), LongType(), DoubleType(), TimestampType()
-_UNSIGNED = DecimalType(20, 0)
-"""64 bits without a sign: incarnations and hashes."""
-_TEXTS = ArrayType(StringType())
-
-
-def _schema(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
-
-
-PARTITION = _schema(group=_TEXT, date=DateType(), run=_TEXT)
+PARTITION = schema("text group", "date date", "text run")
 
 _EVENTS = {
     "deliveries": (
@@ -57,15 +37,8 @@ _EVENTS = {
         *(rows.DROP_HIGH, rows.DROP_LOW, rows.REJECT),
     ),
     "windows": (
-        *(
-            rows.OPEN,
-            rows.DROP_WINDOW,
-            rows.WIN,
-            rows.ACKMAP,
-            rows.PURGE,
-            rows.RELEASE,
-            rows.STABILITY_REPORT,
-        ),
+        *(rows.OPEN, rows.DROP_WINDOW, rows.WIN, rows.ACKMAP, rows.PURGE, rows.RELEASE),
+        rows.STABILITY_REPORT,
         *(rows.UNICAST_WIN, rows.CONN, rows.TICK, rows.TAIL),
         *(rows.SYNC, rows.SYNC_CALL, rows.UNICAST_DROP),
     ),
@@ -74,79 +47,34 @@ _EVENTS = {
 
 ROW_TABLES = (*_EVENTS, "views")
 
-_KEPT_AS_THEY_ARE = {
-    "host": _TEXT,
-    "boot_id": _TEXT,
-    "wall_ns": _LONG,
-    **dict.fromkeys(Row._fields, _LONG),
-    **dict.fromkeys(("event", "node", "peer", "view_creator", "kind", "detail"), _TEXT),
-    **dict.fromkeys(("inc", "peer_inc", "block_hash"), _UNSIGNED),
-    **dict.fromkeys(rows.LISTS, _TEXTS),
-}
-_BRONZE = _schema(file=_TEXT, **_KEPT_AS_THEY_ARE)
-_EVERY_ROW: dict[str, DataType] = {
-    "member": _TEXT,
-    "idx": _LONG,
-    "at": _TIME,
-    "wall_ns": _LONG,
-    "mono_ns": _LONG,
-    "event": _TEXT,
-    "kind": _TEXT,
-    "peer": _TEXT,
-    "stream": _LONG,
-    "seqno": _LONG,
-    "seqno2": _LONG,
-    "view": _LONG,
-    "detail": _TEXT,
-}
+_BRONZE = StructType([*schema("text file"), *(item for item in ROWS if item.name != "run_id")])
+_EVERY_ROW = (
+    *("text member", "long idx", "time at", "long wall_ns mono_ns", "text event kind peer"),
+    *("long stream seqno seqno2 view", "text detail"),
+)
 _SILVER = {
-    "deliveries": _schema(
-        **_EVERY_ROW, messages=_LONG, size=_LONG, block=_LONG, block_hash=_UNSIGNED
+    "deliveries": schema(*_EVERY_ROW, "long messages size block", "unsigned block_hash"),
+    "wire": schema(*_EVERY_ROW, "long hd received size again epoch conn"),
+    "windows": schema(
+        *(*_EVERY_ROW, "long low hd received hr cap size used limit", "long again epoch conn"),
+        "texts members",
     ),
-    "wire": _schema(
-        **_EVERY_ROW, hd=_LONG, received=_LONG, size=_LONG, again=_LONG, epoch=_LONG, conn=_LONG
-    ),
-    "windows": _schema(
-        **_EVERY_ROW,
-        **dict.fromkeys(("low", "hd", "received", "hr", "cap", "size", "used", "limit"), _LONG),
-        **dict.fromkeys(("again", "epoch", "conn"), _LONG),
-        members=_TEXTS,
-    ),
-    "views": _schema(
-        **_EVERY_ROW,
-        **dict.fromkeys(("hd", "received"), _LONG),
-        creator=_TEXT,
-        **dict.fromkeys(rows.LISTS, _TEXTS),
+    "views": schema(
+        *(*_EVERY_ROW, "long hd received", "text creator", f"texts {' '.join(rows.LISTS)}")
     ),
 }
+_PAIR = ("time at", "text sender receiver")
 _GOLD = {
-    "verdicts": _schema(
-        **dict.fromkeys(("guarantee", "title", "verdict"), _TEXT),
-        **dict.fromkeys(("checks", "violations"), _LONG),
-        **dict.fromkeys(("detail", "witness"), _TEXT),
-        **dict.fromkeys(("members", "segments", "rows"), _LONG),
+    "verdicts": schema(
+        *("text guarantee title verdict", "long checks violations", "text detail witness"),
+        "long members segments rows",
     ),
-    "activity": _schema(
-        member=_TEXT, event=_TEXT, rows=_LONG, messages=_LONG, first_at=_TIME, last_at=_TIME
+    "activity": schema("text member event", "long rows messages", "time first_at last_at"),
+    "throughput": schema(*_PAIR, "long stream messages", "float messages_per_s"),
+    "latency": schema(
+        *(*_PAIR, "long stream samples", "float p50_ms p90_ms p99_ms max_ms", "text reason")
     ),
-    "throughput": _schema(
-        at=_TIME,
-        **dict.fromkeys(("sender", "receiver"), _TEXT),
-        **dict.fromkeys(("stream", "messages"), _LONG),
-        messages_per_s=_FLOAT,
-    ),
-    "latency": _schema(
-        at=_TIME,
-        **dict.fromkeys(("sender", "receiver"), _TEXT),
-        **dict.fromkeys(("stream", "samples"), _LONG),
-        **dict.fromkeys(("p50_ms", "p90_ms", "p99_ms", "max_ms"), _FLOAT),
-        reason=_TEXT,
-    ),
-    "repairs": _schema(
-        sender=_TEXT,
-        receiver=_TEXT,
-        **dict.fromkeys(("frames", "messages", "bytes", "requests"), _LONG),
-    ),
+    "repairs": schema("text sender receiver", "long frames messages bytes requests"),
 }
 TABLES: dict[str, StructType] = {
     **{f"bronze.{name}": _BRONZE for name in ROW_TABLES},
@@ -156,57 +84,42 @@ TABLES: dict[str, StructType] = {
 """The columns of each table, without the three that it is partitioned by."""
 LAYERS = ("bronze", "silver", "gold")
 
-QUARANTINE = _schema(file=_TEXT, size=_LONG, reason=_TEXT)
+QUARANTINE = schema("text file", "long size", "text reason")
 """Segments that are in no table but bronze, or in none."""
 
 
 def whole_schema(table: str) -> StructType:
     """With the columns that the table is partitioned by."""
-    return StructType([*TABLES[table].fields, *PARTITION.fields])
-
-
-def typed(frame: DataFrame, table: str) -> DataFrame:
-    """Just the columns of this table, of its types, and the partition's."""
-    columns = whole_schema(table).fields
-    return frame.select(*(F.col(item.name).cast(item.dataType) for item in columns))
+    return StructType([*TABLES[table], *PARTITION])
 
 
 def row_table() -> Column:
     """In which table a row belongs."""
     found = F.lit("views")
     for name, events in _EVENTS.items():
-        found = F.when(F.col("event").isin(*events), name).otherwise(found)
+        found = F.when(of_event(*events), name).otherwise(found)
     return found
 
 
 def silver_rows(frame: DataFrame, name: str) -> DataFrame:
     """The rows of one table, with members by their keys and times that can be read."""
-    own = frame.where(row_table() == name)
-    return typed(
-        own.withColumns(
-            {
-                "member": member_key("node", "inc"),
-                "peer": F.when(F.col("peer") != "", member_key("peer", "peer_inc")),
-                "at": at("wall_ns"),
-                "messages": messages(),
-                "creator": F.col("view_creator"),
-            }
-        ),
-        f"silver.{name}",
-    )
-
-
-def member_key(name: str, incarnation: str) -> Column:
-    return F.concat_ws("#", F.col(name), F.col(incarnation).cast("string"))
+    columns = {
+        "member": member_key(),
+        "peer": peer_key(),
+        "at": at("wall_ns"),
+        "messages": messages(),
+        "creator": F.col("view_creator"),
+    }
+    own = frame.where(row_table() == name).withColumns(columns)
+    return typed(own, whole_schema(f"silver.{name}"))
 
 
 def messages() -> Column:
-    """How many whole messages: one in fragments counts where the last of them stands."""
-    is_run = F.col("event").isin(
+    """How many whole messages a row tells of."""
+    is_run = of_event(
         *(rows.SEND, rows.DELIVER, rows.HANDED, rows.UNICAST_SEND, rows.UNICAST_DELIVER)
     )
-    count = F.col("seqno2") - F.col("seqno") + 1
-    return F.when(is_run & (F.col("kind") != "fragment"), count).otherwise(0)
+    return F.when(is_run, messages_of_run()).otherwise(0)
 
 
 def at(nanoseconds: str) -> Column:

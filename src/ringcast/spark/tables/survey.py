@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ringcast.errors import RingcastError
 from ringcast.spark.follow import hidden, is_hidden
-from ringcast.spark.reading import over_items
+from ringcast.spark.reading import over_items, size_of
 from ringcast.spark.recorded_run import RecordedRun
 from ringcast.spark.states import Refused, parse_states, summarize_files
 from ringcast.spark.tables.layout import DAY_NS
@@ -95,13 +95,13 @@ def take_survey(
 def survey_files(spark: SparkSession, paths: Sequence[Path]) -> dict[str, str]:
     """As JSON for each file: what the audit's reader says of it, and its first and last day, or
     what is wrong with its rows."""
-    sizes = {str(path): path.stat().st_size for path in paths}
-    spans = dict(json.loads(text) for text in over_items(spark, sizes, _span_of))
+    items = [(str(path), size_of(str(path))) for path in paths]
+    spans = dict(over_items(spark, items, _span_of))
     said = summarize_files(spark, paths)
-    return {path: json.dumps([said[path], spans[path]]) for path in sizes}
+    return {path: json.dumps([said[path], spans[path]]) for path, _ in items}
 
 
-def _span_of(path: str) -> list[str]:
+def _span_of(path: str) -> list[tuple[str, str | list[int]]]:
     """Every column is read once: whoever reads the file later must not fail half-way."""
     days: list[int] = []
     try:
@@ -111,8 +111,8 @@ def _span_of(path: str) -> list[str]:
                     found = pc.min_max(batch["wall_ns"]).as_py()
                     days += [found["min"] // DAY_NS, found["max"] // DAY_NS]
     except RingcastError as error:
-        return [json.dumps([path, str(error)])]
-    return [json.dumps([path, [min(days), max(days)] if days else []])]
+        return [(path, str(error))]
+    return [(path, [min(days), max(days)] if days else [])]
 
 
 def _put_together(kept: Iterable[Kept], directory: Path) -> Survey:
@@ -137,10 +137,14 @@ def _put_together(kept: Iterable[Kept], directory: Path) -> Survey:
         info = state.info
         by_run[RunKey(info.group or info.run_id, info.run_id)].append(state)
     for key, states in sorted(by_run.items()):
-        chosen = {state.path for state in RecordedRun(states, []).segments}
+        run = RecordedRun(states, [])
+        chosen = {state.path for state in run.segments}
         own_days = {state.path: days[state.path] for state in states}
         survey.runs[key] = SurveyedRun(states, chosen, own_days)
-        survey.quarantine += _overlapping(states, chosen)
+        survey.quarantine += [
+            Quarantined(path, size_of(path), "has rows that another segment has otherwise")
+            for path in sorted(state.path for state in run.overlapping)
+        ]
     return survey
 
 
@@ -148,29 +152,3 @@ def _days(span: list[int]) -> list[date]:
     if not span:
         return []
     return [_EPOCH + timedelta(days=number) for number in range(span[0], span[1] + 1)]
-
-
-def _overlapping(states: list[SegmentState], chosen: set[str]) -> list[Quarantined]:
-    """Segments that tell otherwise of rows that another one has too. A mere copy is nothing odd."""
-    there = {
-        (state.info.node, state.info.inc, state.info.first_idx): state
-        for state in states
-        if state.path in chosen
-    }
-    merged = [state for state in there.values() if state.info.visible_at is not None]
-    found = []
-    for state in states:
-        info = state.info
-        twin = there.get((info.node, info.inc, info.first_idx))
-        is_copy = twin is not None and state.is_same_as(twin)
-        is_merged = any(
-            (whole.info.node, whole.info.inc) == (info.node, info.inc)
-            and whole.info.is_merged_from(info)
-            for whole in merged
-        )
-        if state.path not in chosen and not is_copy and not is_merged:
-            size = Path(state.path).stat().st_size
-            found.append(
-                Quarantined(state.path, size, "has rows that another segment has otherwise")
-            )
-    return found

@@ -9,7 +9,7 @@ from ringcast.events import Delivered, Undeliverable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn
 from ringcast.protocols.unicast import LOOPBACK_EPOCH
 from ringcast.trace import rows as trace
-from ringcast.trace.observe.messages import next_fragment_bytes, range_of
+from ringcast.trace.observe.messages import compare, next_fragment_bytes, range_of
 from ringcast.trace.rows import about
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import UnicastData
@@ -173,19 +173,8 @@ class Connections:
             trace.UNICAST_DELIVER, now, **about(event.sender), **conn, **range_of(event)
         )
         if isinstance(event, Delivered):
-            self._compare(event)
-
-    def _compare(self, event: Delivered) -> None:
-        sender, run = event.sender, event.run
-        self._contents.deliveries += len(run.payloads)
-        sent = self._contents.sent_to.get((sender, self._node.me, event.epoch), {})
-        for seqno, payload in enumerate(run.payloads, run.first):
-            if sent.get(seqno) != payload:
-                self._contents.find(
-                    "G1",
-                    f"{self._node.me} delivers {sender}:{seqno} of epoch {event.epoch} with other "
-                    f"bytes than were sent under that seqno",
-                )
+            sent = self._contents.sent_to.get((event.sender, self._node.me, event.epoch), {})
+            compare(self._node.me, event, sent, self._contents)
 
     def lost(self, event: Undeliverable | GapSkipped, now: int) -> None:
         """The node reports messages that were not, or may not have been, delivered."""

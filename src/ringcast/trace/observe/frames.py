@@ -1,17 +1,20 @@
-"""What rows tell of a frame."""
+"""What rows tell of a frame, and of a view change."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringcast.core.view_change import Freeze
 from ringcast.model import SYSTEM_EPOCH, Stream
-from ringcast.trace.rows import member_key
+from ringcast.trace.rows import cut_text, member_key, naming_id, naming_view
 from ringcast.wire import changes
 from ringcast.wire import frames as wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from ringcast.core.view_change import Begin
+    from ringcast.model import Member
     from ringcast.wire.frames import Data, Frame, UnicastData
 
 CHANGE_FRAMES = (
@@ -141,3 +144,19 @@ def recorded_columns(frame: Frame) -> dict[str, Any]:
         is_silent = not (frame.is_slow or frame.wants_state)
         columns["detail"] = "silent" if is_silent else "slow" if frame.is_slow else "gives no state"
     return columns
+
+
+def columns_of(change: Freeze | Begin, me: Member) -> dict[str, Any]:
+    """Of a proposal that this member promises, or of a view that it installs."""
+    if isinstance(change, Freeze):
+        return {**naming_id(change.id), "members": tuple(map(member_key, change.members))}
+    part = change.cut.part_of(me)
+    together = tuple(map(member_key, part.members))
+    cuts = tuple(sorted(cut_text(*each) for each in part.cuts.items()))
+    return {**naming_view(change.view), "part": together, "cut": cuts}
+
+
+def brings_others(begin: Begin, me: Member) -> bool:
+    """Whether the view has members that do not come with this one from the view before."""
+    together = begin.cut.part_of(me).members
+    return any(member not in together for member in begin.view)

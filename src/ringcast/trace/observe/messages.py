@@ -8,27 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ringcast.events import Delivered
+from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Origin
 from ringcast.protocols.views.streams import Standing, ViewStreams
+from ringcast.trace import rows as trace
 from ringcast.trace.content import BlockHasher
 from ringcast.trace.observe.windows import slots_of
-from ringcast.trace.rows import (
-    BLOCK,
-    DELIVER,
-    SEND,
-    SEND_BLOCK,
-    SEND_UNBLOCK,
-    naming,
-    naming_id,
-)
+from ringcast.trace.rows import naming, naming_id
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ringcast.events import FragmentsDelivered
-    from ringcast.model import Stream, ViewId
+    from ringcast.events import Event
+    from ringcast.model import Member, Run, Stream, ViewId
     from ringcast.node import Node
     from ringcast.trace.content import Block
     from ringcast.trace.observe.sink import Contents, Sink
@@ -95,7 +88,7 @@ class Messages:
         self.contents.last_send = self.contents.now
         place = {"seqno": before + 1, "seqno2": window.high, "stream": int(origin.stream)}
         bounds = {"low": window.low, "hr": before, "cap": slots_of(window)}
-        self._sink.write(SEND, now, **place, **bounds, **self.naming_view())
+        self._sink.write(trace.SEND, now, **place, **bounds, **self.naming_view())
         mine = self._sending[origin.stream]
         blocks: list[Block] = []
         for seqno in range(before + 1, window.high + 1):
@@ -123,33 +116,24 @@ class Messages:
         bounds = {"low": window.low, "hr": window.high, "cap": slots_of(window)}
         sizes = {"size": max(size, DATAGRAM_OVERHEAD), "used": window.charged}
         sizes |= {"limit": window.max_bytes, "stream": int(stream)}
-        self._sink.write(SEND_BLOCK, now, **bounds, **sizes, detail=reason)
+        self._sink.write(trace.SEND_BLOCK, now, **bounds, **sizes, detail=reason)
         mine.was_blocked = True
 
     def look_for_room(self, now: int) -> None:
         for stream, mine in self._sending.items():  # also of a node that has just gone
             if mine.was_blocked and not self._node.multicast.is_blocked(stream):
                 mine.was_blocked = False
-                self._sink.write(SEND_UNBLOCK, now, stream=int(stream))
+                self._sink.write(trace.SEND_UNBLOCK, now, stream=int(stream))
 
     def delivered(self, event: Delivered | FragmentsDelivered, now: int, **columns: Any) -> None:
         origin = naming(origin_of(event))
-        self._sink.write(DELIVER, now, **origin, **range_of(event), **columns)
+        self._sink.write(trace.DELIVER, now, **origin, **range_of(event), **columns)
         if isinstance(event, Delivered):
             self._compare(event, now)
 
     def _compare(self, event: Delivered, now: int) -> None:
-        sender, run = event.sender, event.run
-        self.contents.deliveries += len(run.payloads)
-        origin = Origin(sender, run.stream)
-        sent = self.contents.sent.get(origin, {})
-        for seqno, payload in enumerate(run.payloads, run.first):
-            if sent.get(seqno) != payload:
-                self.contents.find(
-                    "G1",
-                    f"{self._node.me} delivers {sender}:{seqno} with other bytes than were sent "
-                    f"under that seqno",
-                )
+        run, origin = event.run, origin_of(event)
+        compare(self._node.me, event, self.contents.sent.get(origin, {}), self.contents)
         hashes = self._hashes.get(origin)
         if hashes is not None:
             blocks = [*hashes.skip_to(run.first), *hashes.add_run(run.first, run.payloads)]
@@ -157,7 +141,7 @@ class Messages:
 
     def _write_blocks(self, origin: Origin, kind: str, blocks: list[Block], now: int) -> None:
         for block in blocks:
-            self._sink.write(BLOCK, now, **naming(origin), **block.columns, kind=kind)
+            self._sink.write(trace.BLOCK, now, **naming(origin), **block.columns, kind=kind)
 
 
 def is_frozen(node: Node) -> bool:
@@ -170,13 +154,36 @@ def next_fragment_bytes(total: int, left: int, largest: int) -> int:
     return largest if left > 1 else total % largest or largest
 
 
+def deliveries_to_group(events: Iterable[Event]) -> Iterator[Delivered | FragmentsDelivered]:
+    for event in events:
+        if isinstance(event, Delivered | FragmentsDelivered) and not event.epoch:
+            yield event
+
+
+def place_of(event: Delivered | FragmentsDelivered) -> Run | FragmentsDelivered:
+    """What tells the stream and the seqnos of a delivery."""
+    return event.run if isinstance(event, Delivered) else event
+
+
 def origin_of(event: Delivered | FragmentsDelivered) -> Origin:
-    run = event.run if isinstance(event, Delivered) else event
-    return Origin(event.sender, run.stream)
+    return Origin(event.sender, place_of(event).stream)
 
 
 def range_of(event: Delivered | FragmentsDelivered) -> dict[str, Any]:
     """The columns that tell which messages were delivered, in which view."""
-    run = event.run if isinstance(event, Delivered) else event
-    kind = "" if isinstance(event, Delivered) else "fragment"
-    return {"seqno": run.first, "seqno2": run.last, "kind": kind, **naming_id(event.view_id)}
+    place, kind = place_of(event), "" if isinstance(event, Delivered) else "fragment"
+    return {"seqno": place.first, "seqno2": place.last, "kind": kind, **naming_id(event.view_id)}
+
+
+def compare(me: Member, event: Delivered, sent: Mapping[int, bytes], contents: Contents) -> None:
+    """What is delivered with what was sent."""
+    sender, run = event.sender, event.run
+    contents.deliveries += len(run.payloads)
+    which = f" of epoch {event.epoch}" if event.epoch else ""
+    for seqno, payload in enumerate(run.payloads, run.first):
+        if sent.get(seqno) != payload:
+            contents.find(
+                "G1",
+                f"{me} delivers {sender}:{seqno}{which} with other bytes than were sent under that "
+                "seqno",
+            )

@@ -15,22 +15,13 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import Left
 from ringcast.core.view_change import Freeze
 from ringcast.events import Delivered, FragmentsDelivered, StateLost, StateReceived, ViewInstalled
-from ringcast.trace.observe.messages import origin_of, range_of
+from ringcast.trace import rows as trace
+from ringcast.trace.observe.frames import columns_of
+from ringcast.trace.observe.messages import deliveries_to_group, origin_of, range_of
 from ringcast.trace.observe.ranges import Ranges
-from ringcast.trace.observe.views import columns_of
 from ringcast.trace.observe.windows import Windows
 from ringcast.trace.observe.wire import Wire
-from ringcast.trace.rows import (
-    ASIDE,
-    FREEZE,
-    HANDED,
-    SHOWN,
-    STATE_LOST,
-    STATE_RECEIVED,
-    VIEW,
-    naming,
-    naming_id,
-)
+from ringcast.trace.rows import naming, naming_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,12 +75,7 @@ class TraceObserver:
             self._wire.transmitted(dest, datagrams, now)
 
     def offered(
-        self,
-        to: Member | None,
-        stream: Stream,
-        payloads: Sequence[bytes],
-        accepted: int,
-        now: int,
+        self, to: Member | None, stream: Stream, payloads: Sequence[bytes], accepted: int, now: int
     ) -> None:
         """What counts is what stands in the send window."""
         self._is_sending = True
@@ -101,14 +87,14 @@ class TraceObserver:
         self._look(now)
         columns = columns_of(change, self._node.me)
         if isinstance(change, Freeze):
-            self.recorder.write(FREEZE, now, **columns)
+            self.recorder.write(trace.FREEZE, now, **columns)
             return
         self._ranges.tell_purged(now)
         self._is_new_view = True
         if self._wire is not None:
             self._wire.enter_view(change.view)
         self._ranges.enter_view(change)
-        self.recorder.write(VIEW, now, **columns)
+        self.recorder.write(trace.VIEW, now, **columns)
 
     def before_take(self, now: int, *, buffered: bool) -> None:
         """Windows that have opened stand before what is taken out of them."""
@@ -122,9 +108,8 @@ class TraceObserver:
             if events:
                 self._look(now)
         elif state is not None and state.is_behind:
-            for event in events:
-                if isinstance(event, Delivered | FragmentsDelivered) and not event.epoch:
-                    self._deliver(event, now, ASIDE)
+            for event in deliveries_to_group(events):
+                self._deliver(event, now, trace.ASIDE)
 
     def after_input(self, now: int) -> None:
         if self._is_sending or not self._node.has_events:
@@ -136,19 +121,19 @@ class TraceObserver:
             if not event.epoch:  # messages to this member alone are not recorded yet
                 self._deliver(event, now)
         elif isinstance(event, ViewInstalled):
-            self.recorder.write(SHOWN, now, **naming_id(event.view.id))
+            self.recorder.write(trace.SHOWN, now, **naming_id(event.view.id))
             self._ranges.forget_ended(now)
         elif isinstance(event, StateReceived):
-            self.recorder.write(STATE_RECEIVED, now)
+            self.recorder.write(trace.STATE_RECEIVED, now)
         elif isinstance(event, StateLost):
-            self.recorder.write(STATE_LOST, now)
+            self.recorder.write(trace.STATE_LOST, now)
 
     def _deliver(self, event: Delivered | FragmentsDelivered, now: int, detail: str = "") -> None:
         place = event.run if isinstance(event, Delivered) else event
         if detail:
             self._aside[origin_of(event)] = place.last
         elif self._aside and place.first <= self._aside.get(origin_of(event), 0):
-            self.recorder.write(HANDED, now, **naming(origin_of(event)), **range_of(event))
+            self.recorder.write(trace.HANDED, now, **naming(origin_of(event)), **range_of(event))
             return
         self._ranges.note_sent_before(event.sender, place.stream, place.last, now)
         if isinstance(event, Delivered):

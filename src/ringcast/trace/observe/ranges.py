@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ringcast.protocols.views.streams import ViewStreams
+from ringcast.trace.observe.frames import brings_others
 from ringcast.trace.rows import PURGE
 from ringcast.window.assembler import Assembler
 from ringcast.window.windows import SendWindow
@@ -65,8 +66,7 @@ class Ranges:
     def enter_view(self, begin: Begin) -> None:
         """A large message that is under way starts over if somebody new comes in."""
         self.view_id = begin.view.id
-        together = begin.cut.part_of(self._node.me).members
-        if any(member not in together for member in begin.view):
+        if brings_others(begin, self._node.me):
             for sent in self._sent.values():
                 sent.assembler.skip(sent.through, is_middle=False)
 

@@ -14,9 +14,14 @@ from ringcast.core.view_change import Begin, Freeze
 from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliverable, ViewInstalled
 from ringcast.model import Origin
 from ringcast.trace.observe.connections import Connections
-from ringcast.trace.observe.messages import Messages, origin_of
+from ringcast.trace.observe.frames import brings_others, columns_of
+from ringcast.trace.observe.messages import (
+    Messages,
+    deliveries_to_group,
+    origin_of,
+    place_of,
+)
 from ringcast.trace.observe.transfers import Transfers
-from ringcast.trace.observe.views import columns_of
 from ringcast.trace.observe.windows import Windows
 from ringcast.trace.observe.wire import Wire
 from ringcast.trace.rows import ASIDE, FREEZE, SHOWN, VIEW, about, naming_id
@@ -27,7 +32,6 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
-    from ringcast.trace.observe.frames import Seen
     from ringcast.trace.observe.sink import Contents, Keeper, Sink
     from ringcast.window.windows import ReceiveWindow, SendWindow
     from ringcast.wire.codec import Buffer, Codec
@@ -51,8 +55,8 @@ class RunObserver:
         self._node = node
         self._sink = sink
         self._flush = flush
-        self._connections = Connections(node, sink, contents)
-        self.wire = Wire(node, sink, codec, contents, self._connections)
+        self.connections = Connections(node, sink, contents)
+        self.wire = Wire(node, sink, codec, contents, self.connections)
         self._messages = Messages(node, sink, contents)
         self._windows = Windows(node, sink, self.wire, self._messages)
         self.transfers: Transfers | None = None
@@ -64,27 +68,18 @@ class RunObserver:
         """The send that runs to completion, and the first payload that was not accepted."""
         self._asked: tuple[str, Member] | None = None
         self._changes: list[Freeze | Begin] = []  # while events were being taken
-        self._taken: list[Event] = []  # out of windows, in the middle of a take or send
+        self._taken: list[
+            Delivered | FragmentsDelivered
+        ] = []  # out of windows, in the middle of a take or send
         self._aside: dict[Origin, int] = {}  # what the application got, or will get, later
         self._last: Mapping[Origin, SendWindow | ReceiveWindow] = {}
         """Windows that the node has closed since it was last looked at."""
 
     # What the driver tells
 
-    def arrived(self, name: str, incarnation: int, frames: Iterable[Seen], now: int) -> None:
-        """These are about to be handed over."""
-        self.wire.arrived(name, incarnation, frames, now)
-
-    def heard(self, name: str, incarnation: int, frames: Iterable[Seen]) -> None:
-        """These among them are intact."""
-        self._connections.heard(name, incarnation, frames)
-
     def asked(self, event: str, peer: Member | None) -> None:
         """An operator is about to ask for this; None: it was not done."""
         self._asked = None if peer is None else (event, peer)
-
-    def before_timeout(self) -> None:
-        self._connections.before_timeout()
 
     # What the node tells
 
@@ -97,23 +92,18 @@ class RunObserver:
         self.wire.transmitted(dest, datagrams, now)
 
     def offered(
-        self,
-        to: Member | None,
-        stream: Stream,
-        payloads: Sequence[bytes],
-        accepted: int,
-        now: int,
+        self, to: Member | None, stream: Stream, payloads: Sequence[bytes], accepted: int, now: int
     ) -> None:
         self._offer = (to, stream, payloads[accepted] if accepted < len(payloads) else None)
         if to is None:
             self._messages.offered(stream, payloads[:accepted])
         else:
-            self._connections.offered(to, payloads[:accepted])
+            self.connections.offered(to, payloads[:accepted])
 
     def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         """What the node did and wanted to send up to here was in the view before."""
         if not self._is_taking:
-            self._connections.after_timeout(now)
+            self.connections.after_timeout(now)
             self._look_at_parts(now)
         elif isinstance(change, Left):
             self._last = self._node.multicast.windows()
@@ -131,11 +121,9 @@ class RunObserver:
 
     def _start_over(self, begin: Begin) -> None:
         me = self._node.me
-        together = begin.cut.part_of(me).members
-        if any(member not in together for member in begin.view):
+        if brings_others(begin, me):
             for stream in self._node.multicast.senders:
-                sent = self._windows.sent_through(Origin(me, stream))
-                self._messages.start_over(stream, sent)
+                self._messages.start_over(stream, self._windows.sent_through(Origin(me, stream)))
 
     def before_take(self, now: int, *, buffered: bool) -> None:
         if not buffered:
@@ -148,7 +136,7 @@ class RunObserver:
             self._is_taking = False
             self._end_take(events, now)
             return
-        taken = [event for event in events if _is_to_group(event)]
+        taken = list(deliveries_to_group(events))
         if self._is_taking or self._offer is not None:
             self._taken += taken
         else:
@@ -160,7 +148,7 @@ class RunObserver:
             event, peer = self._asked
             self._asked = None
             self._sink.write(event, now, **about(peer))
-        self._connections.after_timeout(now)
+        self.connections.after_timeout(now)
         self._look_at_parts(now)
         if self._taken:
             taken, self._taken = self._taken, []
@@ -171,8 +159,8 @@ class RunObserver:
             if refused is not None and to is None:
                 self._messages.blocked(stream, refused, now)
             elif refused is not None and to is not None:
-                self._connections.blocked(to, refused, now)
-        self._connections.input_ended()
+                self.connections.blocked(to, refused, now)
+        self.connections.input_ended()
 
     # Takes
 
@@ -185,7 +173,7 @@ class RunObserver:
                 case Delivered() | FragmentsDelivered():
                     self._write_delivery(event, now)
                 case Undeliverable() | GapSkipped():
-                    self._connections.lost(event, now)
+                    self.connections.lost(event, now)
                 case ViewInstalled(view):
                     self._sink.write(SHOWN, now, **naming_id(view.id))
             if self.transfers is not None:
@@ -197,26 +185,27 @@ class RunObserver:
         if aside and self.transfers is not None:
             self.transfers.look(now)
             self._put_aside(aside, now)
-        if changes or aside or any(isinstance(each, _DELIVERIES) for each in events):
+        if (
+            changes
+            or aside
+            or any(isinstance(each, Delivered | FragmentsDelivered) for each in events)
+        ):
             self._look_at_parts(now)
 
-    def _put_aside(self, events: Iterable[Event], now: int) -> None:
+    def _put_aside(self, events: Iterable[Delivered | FragmentsDelivered], now: int) -> None:
         """The application gets these after its state."""
         for event in events:
-            if isinstance(event, Delivered | FragmentsDelivered):
-                self._look_at_sent_before(event, now)
-                self._messages.delivered(event, now, detail=ASIDE)
-                last = event.run.last if isinstance(event, Delivered) else event.last
-                self._aside[origin_of(event)] = last
+            self._look_at_sent_before(event, now)
+            self._messages.delivered(event, now, detail=ASIDE)
+            self._aside[origin_of(event)] = place_of(event).last
 
     def _write_delivery(self, event: Delivered | FragmentsDelivered, now: int) -> None:
-        first = event.run.first if isinstance(event, Delivered) else event.first
         if event.epoch:
-            self._connections.delivered(event, now)
+            self.connections.delivered(event, now)
         elif self.transfers is None:
             self._look_at_sent_before(event, now)
             self._messages.delivered(event, now)
-        elif first <= self._aside.get(origin_of(event), 0):
+        elif place_of(event).first <= self._aside.get(origin_of(event), 0):
             self.transfers.handed(event, now)
         else:
             self._look_at_sent_before(event, now)
@@ -224,9 +213,8 @@ class RunObserver:
 
     def _look_at_sent_before(self, event: Delivered | FragmentsDelivered, now: int) -> None:
         """Whoever is alone, or leaves, may have sent and taken messages in one step."""
-        place = event.run if isinstance(event, Delivered) else event
-        origin = Origin(event.sender, place.stream)
-        if event.sender == self._node.me and place.last > self._windows.sent_through(origin):
+        last = place_of(event).last
+        if event.sender == self._node.me and last > self._windows.sent_through(origin_of(event)):
             self._windows.look_at_sends(self._last or self._node.multicast.windows(), now)
 
     # Looks
@@ -241,7 +229,7 @@ class RunObserver:
         self._windows.look(windows, now)
         self._windows.look_at_acks(now, is_new_view=self._is_new_view)
         self._messages.look_for_room(now)
-        self._connections.look(now)
+        self.connections.look(now)
         if self.transfers is not None:
             self.transfers.look(now)
         self._is_new_view = False
@@ -256,10 +244,3 @@ class RunObserver:
         if self.transfers is not None and self._node.me in change.cut.takers:
             self.transfers.taken_at = change.view.id
         self._sink.write(VIEW, now, **columns_of(change, self._node.me))
-
-
-_DELIVERIES = (Delivered, FragmentsDelivered)
-
-
-def _is_to_group(event: Event) -> bool:
-    return isinstance(event, _DELIVERIES) and not event.epoch

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ringcast.trace.rows import (
-    ACKMAP,
-    DROP_HIGH,
-    DROP_LOW,
-    DROP_WINDOW,
-    OPEN,
-    PURGE,
-    RELEASE,
-    WIN,
-    member_key,
-    naming,
-)
+from ringcast.trace import rows as trace
+from ringcast.trace.rows import member_key, naming
 from ringcast.window.windows import SendWindow
 
 if TYPE_CHECKING:
@@ -78,7 +68,7 @@ class Windows:
             if is_new_view or len(table) != self._ackers.get(stream, unknown):
                 self._ackers[stream] = len(table)
                 keys = tuple(map(member_key, table.members))
-                self._sink.write(ACKMAP, now, stream=int(stream), members=keys)
+                self._sink.write(trace.ACKMAP, now, stream=int(stream), members=keys)
 
     def look_at_sends(self, windows: Mapping[Origin, SendWindow | ReceiveWindow], now: int) -> None:
         """What was sent, and nothing else: what is purged is told behind the deliveries."""
@@ -111,7 +101,7 @@ class Windows:
         if self._messages is not None and self._has_stability:
             columns["cap"] = slots_of(window)
         columns |= {"seqno": window.low, "hd": window.delivered}
-        self._sink.write(PURGE, now, **columns, used=window.charged, limit=window.max_bytes)
+        self._sink.write(trace.PURGE, now, **columns, used=window.charged, limit=window.max_bytes)
 
     def _look_at_receive(self, origin: Origin, window: ReceiveWindow, now: int) -> None:
         marks = (window.low, window.delivered, window.received, window.high, window.ahead_bytes)
@@ -129,13 +119,13 @@ class Windows:
                 self._seen[origin] = window
                 self._messages.opened(origin, window.delivered)
                 self._sink.write(
-                    OPEN, now, seqno=window.delivered, **named, **self._messages.naming_view()
+                    trace.OPEN, now, seqno=window.delivered, **named, **self._messages.naming_view()
                 )
         if self._messages is not None and window.retain and window.low > before[2]:
-            self._sink.write(RELEASE, now, seqno=window.low, hd=window.delivered, **named)
+            self._sink.write(trace.RELEASE, now, seqno=window.low, hd=window.delivered, **named)
         for event, count, known in (
-            (DROP_HIGH, window.dropped_high, before[0]),
-            (DROP_LOW, window.dropped_low, before[1]),
+            (trace.DROP_HIGH, window.dropped_high, before[0]),
+            (trace.DROP_LOW, window.dropped_low, before[1]),
         ):
             if count > known:
                 self._sink.write(event, now, seqno=count - known, **named)
@@ -148,7 +138,7 @@ class Windows:
         cap = window.capacity_max if self._messages is None else slots_of(window)
         marks = {"low": window.low, "hd": window.delivered, "hr": window.high, "cap": cap}
         kind = "send" if isinstance(window, SendWindow) else "receive"
-        self._sink.write(WIN, now, **naming(origin), **marks, **columns, kind=kind)
+        self._sink.write(trace.WIN, now, **naming(origin), **marks, **columns, kind=kind)
 
     def _note_growth(
         self, origin: Origin, window: SendWindow | ReceiveWindow, messages: Messages
@@ -165,7 +155,7 @@ class Windows:
         self._messages.dropped(origin)
         if origin.sender != self._node.me:
             del self._seen[origin]
-            self._sink.write(DROP_WINDOW, now, **naming(origin))
+            self._sink.write(trace.DROP_WINDOW, now, **naming(origin))
 
 
 def slots_of(window: SendWindow | ReceiveWindow) -> int:
