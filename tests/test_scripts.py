@@ -21,16 +21,15 @@ from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views import change, layer
 from ringcast.protocols.views.change import ViewChange
+from ringcast.protocols.views.discovery import Meeting
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.greetings import Greetings
 from ringcast.protocols.views.halves import ViewSender
 from ringcast.protocols.views.layer import GroupViews
-from ringcast.protocols.views.meeting import Meeting
-from ringcast.protocols.views.pairs import Pairs
 from ringcast.protocols.views.proposals import Proposals
 from ringcast.protocols.views.proposer import Proposer
 from ringcast.protocols.views.reading import Reading
-from ringcast.protocols.views.requests import Requests
+from ringcast.protocols.views.requests import Pairs, Requests
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.settings import Settings

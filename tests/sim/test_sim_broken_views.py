@@ -14,10 +14,10 @@ from ringcast.model import Stream
 from ringcast.node import build_node
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.views.change import ViewChange
+from ringcast.protocols.views.discovery import Meeting
 from ringcast.protocols.views.follower import Follower, Phase
 from ringcast.protocols.views.halves import ViewReceiver, ViewSender
 from ringcast.protocols.views.layer import GroupViews
-from ringcast.protocols.views.meeting import Meeting
 from ringcast.protocols.views.proposer import Proposer
 from ringcast.protocols.views.streams import Standing, ViewStreams
 from ringcast.wire.changes import InView

@@ -24,12 +24,11 @@ from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, Unic
 from ringcast.core.shared import Deadlines, GroupState, Timers
 from ringcast.errors import Undeliverable
 from ringcast.node import Node
-from ringcast.protocols.early import Early
+from ringcast.protocols.early import Early, Strangers
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.repair import Gap, Repair, Request
-from ringcast.protocols.strangers import Strangers
 from ringcast.protocols.tail import Tail
 from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
 from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver

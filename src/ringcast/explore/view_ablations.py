@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ringcast.explore.explorer import Report
     from ringcast.explore.view_world import Person, World
     from ringcast.model import Member, Origin, View, ViewId
+    from ringcast.protocols.views.discovery import Met
     from ringcast.protocols.views.frames import ChangeFrame, Wishes
-    from ringcast.protocols.views.meeting import Met
     from ringcast.wire.changes import Install
 
 # Members with simple streams

@@ -17,7 +17,7 @@ On send: through the UnicastSender of that peer (unicast_sender.py); without one
 On UnicastData: a datagram's runs are one batch. Only those of its newest connection count, and the
     one that opens a stream goes first. They go to the UnicastReceiver (unicast_receiver.py) of that
     connection. Without one: what comes of who is not in the view, and was not when its stream
-    began, waits for a view with it (strangers.py); of a member the first message of a stream that
+    began, waits for a view with it (early.py); of a member the first message of a stream that
     is newer than all that is known opens it, and with it goes what overtook it (early.py). Anything
     else that is not older asks for a sync, and is kept if a first message may yet open its
     connection; it goes with the sync request. Older runs are late: nothing.
@@ -50,10 +50,9 @@ from ringcast.errors import GroupClosed, Undeliverable, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
 from ringcast.protocols.connection import State
-from ringcast.protocols.early import Early
+from ringcast.protocols.early import Early, Strangers, keep
 from ringcast.protocols.intake import deliver, seconds
 from ringcast.protocols.receipts import Receipts
-from ringcast.protocols.strangers import Strangers, keep
 from ringcast.protocols.unicast_counters import count
 from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, UnicastSender

@@ -21,8 +21,8 @@ from ringcast.protocols.views.cookies import permit
 from ringcast.protocols.views.fetch import WANTS_MAX
 from ringcast.protocols.views.follower import Phase
 from ringcast.protocols.views.frames import Flushable, Propose, State
-from ringcast.protocols.views.pairs import BROKEN_AFTER_NS, COMPLAINTS_MAX, Pairs
-from ringcast.protocols.views.pairs import FRESH_NS as COMPLAINT_NS
+from ringcast.protocols.views.requests import BROKEN_AFTER_NS, COMPLAINTS_MAX, Pairs
+from ringcast.protocols.views.requests import FRESH_NS as COMPLAINT_NS
 from ringcast.protocols.views.streams import UNREAD_WINDOWS, Standing, ViewStreams
 from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.protocols.views.translation import Basis, decode_state, encode_state

@@ -42,9 +42,8 @@ from ringcast.events import (
 )
 from ringcast.model import Digest
 from ringcast.protocols.intake import seconds
-from ringcast.protocols.views.catch_up import CatchUp
 from ringcast.protocols.views.providing import Provider
-from ringcast.protocols.views.taking import Outcome, Taking
+from ringcast.protocols.views.taking import CatchUp, Outcome, Taking
 from ringcast.wire.changes import Holding
 from ringcast.wire.frames import (
     JoinerBlocked,

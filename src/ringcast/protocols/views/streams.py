@@ -44,8 +44,7 @@ from ringcast.protocols.intake import deliver
 from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.halves import ViewReceiver, ViewSender
-from ringcast.protocols.views.parted import Parted
-from ringcast.protocols.views.reading import UNREAD_WINDOWS, Reading, UnreadView, installed
+from ringcast.protocols.views.reading import UNREAD_WINDOWS, Parted, Reading, UnreadView, installed
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Forwarded, InView, Want
 from ringcast.wire.frames import (
