@@ -16,15 +16,15 @@ from ringcast.core.effects import Effects
 from ringcast.core.shared import Phase
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.multicast_receiver import MulticastReceiver, Timer
+from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
+from ringcast.protocols.stream import Timer
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views import change, layer
 from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.discovery import Meeting
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.greetings import Greetings
-from ringcast.protocols.views.halves import ViewSender
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.proposals import Proposals
 from ringcast.protocols.views.proposer import Proposer
@@ -157,7 +157,7 @@ def believes_every_complaint(
 
 
 def starts_over_in_every_view(
-    self: ViewSender, view: View, together: Collection[Member], now: int, out: Effects
+    self: MulticastSender, view: View, together: Collection[Member], now: int, out: Effects
 ) -> None:
     self.fragments.start_over()
     SENDER_BEGIN(self, view, together, now, out)
@@ -176,7 +176,7 @@ ON_ACK = MulticastSender.on_ack
 ADVANCE = GroupViews.advance
 BEGIN = ViewStreams._begin
 MEET = Greetings._meet
-SENDER_BEGIN = ViewSender.begin
+SENDER_BEGIN = MulticastSender.begin
 ON_INSTALL = Follower.on_install
 NOBODY_IS_MISSED = (FailureDetector, "handle_timeout", suspects_nobody)
 MEETS_JOINERS = (Greetings, "_meet", meets_who_looks_and_nobody_else)
@@ -217,7 +217,7 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
         (GroupViews, "advance", sees_to_nothing_while_frozen),
     ],
     "views/large_joins.txt": [(Fragmenter, "start_over", silent)],
-    "views/large_leave.txt": [(ViewSender, "begin", starts_over_in_every_view)],
+    "views/large_leave.txt": [(MulticastSender, "begin", starts_over_in_every_view)],
     "views/large_sender_dies.txt": [(FailureDetector, "transport_hint", silent)],
     "views/leave_all_but_one.txt": [(Node, "leave", closes_at_once)],
     "views/leave_coordinator.txt": [(Node, "leave", closes_at_once)],

@@ -31,7 +31,7 @@ from ringcast.events import (
 from ringcast.model import SYSTEM_EPOCH, Member, Purge, Stream
 from ringcast.protocols.channel import ControlChannel
 from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.intake import seconds
+from ringcast.protocols.stream import seconds
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.state import StateTransfer

@@ -301,7 +301,7 @@ def test_swapped_neighbours_ask_for_nothing() -> None:
     c.exchange()
     c.run(2)
     assert c.delivered("B", "A") == expected(20)
-    assert c.receiver("B", "A").nack_sent == 0
+    assert c.receiver("B", "A").stream.nack_sent == 0
 
 
 def test_nobody_asks_a_dead_sender() -> None:

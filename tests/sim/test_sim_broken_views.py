@@ -13,10 +13,11 @@ from ringcast.explore.view_ablations import ABLATIONS
 from ringcast.model import Stream
 from ringcast.node import build_node
 from ringcast.protocols.failure import FailureDetector
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.discovery import Meeting
 from ringcast.protocols.views.follower import Follower, Phase
-from ringcast.protocols.views.halves import ViewReceiver, ViewSender
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.proposer import Proposer
 from ringcast.protocols.views.streams import Standing, ViewStreams
@@ -139,7 +140,7 @@ class WaitsForEver(GroupViews):
 # Streams
 
 
-class SendsWhileFrozen(ViewSender):
+class SendsWhileFrozen(MulticastSender):
     """Seqnos are given between a promise and the view."""
 
     def freeze(self) -> None:
@@ -156,11 +157,11 @@ class HearsWhileFrozen(ViewStreams):
             super()._on_late(source, data, now, out)
 
 
-class DeliversWhatItFetches(ViewReceiver):
+class DeliversWhatItFetches(MulticastReceiver):
     """What a flush brings does not wait for the view."""
 
     def freeze(self) -> None:
-        self.is_frozen = True
+        self.stream.is_frozen = True
         self._timers.disarm_all()
 
 
@@ -187,7 +188,7 @@ class OpensWindowsAtZero(ViewStreams):
         super()._begin(replace(begin, cut=replace(begin.cut, starts=starts)), now, out)
 
 
-class ForgetsNewcomers(ViewSender):
+class ForgetsNewcomers(MulticastSender):
     """Who is new need not acknowledge anything."""
 
     def begin(self, view: View, together: Any, now: int, out: Effects) -> None:

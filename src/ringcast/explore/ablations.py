@@ -14,11 +14,12 @@ from ringcast.explore.explorer import STALL
 from ringcast.explore.scenarios import SCENARIOS
 from ringcast.explore.unicast import LATE_EFFECT
 from ringcast.protocols.connection import Input
-from ringcast.protocols.multicast_receiver import Timer
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender
+from ringcast.protocols.stream import Timer
 from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
 from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import UnicastSender
-from ringcast.protocols.views.halves import ViewReceiver, ViewSender
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.wire.frames import Close, Commit
 
@@ -37,13 +38,13 @@ def _nothing(*_: object) -> None:
     """What this method does is taken away."""
 
 
-def _ack_once(self: ViewReceiver, seqno: int, now: int, allowance: int, out: Effects) -> None:
+def _ack_once(self: MulticastReceiver, seqno: int, now: int, allowance: int, out: Effects) -> None:
     is_due = self._timers.is_armed(Timer.ACK)
-    ViewReceiver.on_watermark(self, seqno, now, allowance, out if is_due else Effects())
+    MulticastReceiver.on_watermark(self, seqno, now, allowance, out if is_due else Effects())
 
 
-def _commit_at_once(self: ViewSender, out: Effects) -> None:
-    ViewSender._hold(self, out)
+def _commit_at_once(self: MulticastSender, out: Effects) -> None:
+    MulticastSender._hold(self, out)
     if self.window.high > self.window.gate:
         self.window.gate = self.window.high
         out.datagram(None, Commit(self.window.gate))
@@ -89,7 +90,7 @@ class Ablation(NamedTuple):
 
 def _sending(scenario: Scenario, finding: str, **parts: object) -> Ablation:
     """Multicast whose senders have these parts in place of their own."""
-    sending = broken(ViewSender, **parts)
+    sending = broken(MulticastSender, **parts)
     return Ablation(broken(ViewStreams, sending=sending), scenario, finding)
 
 
@@ -101,6 +102,7 @@ def _sender(scenario: Scenario, finding: str, **parts: object) -> Ablation:
     return _unicast(scenario, finding, sender=broken(UnicastSender, **parts))
 
 
+_PROBE = MulticastSender.handle_timeout
 _GROUP, _PAIR, _SYNC = SCENARIOS.values()
 _ONE_LOST = replace(_PAIR["loss"], messages=1)
 _NEVER_GOT = "a receiver counts as delivered what its application never got (S2)"
@@ -152,13 +154,13 @@ ABLATIONS = {
         "highest": _sending(
             _GROUP["loss"],
             STALL,
-            handle_timeout=lambda self, now, _: ViewSender.handle_timeout(self, now, Effects()),
+            handle_timeout=lambda self, now, _: _PROBE(self, now, Effects()),
         ),
         # A lost last ack is never made good, so the sender's window never drains.
         "reack": Ablation(
             broken(
                 ViewStreams,
-                receiver=broken(ViewReceiver, on_watermark=_ack_once, _on_duplicate=_nothing),
+                receiver=broken(MulticastReceiver, on_watermark=_ack_once, _on_duplicate=_nothing),
             ),
             _GROUP["loss"],
             STALL,

@@ -17,10 +17,10 @@ from ringcast.explore.view_steps import Script
 from ringcast.explore.view_world import NOT_IN, Kind, Scenario
 from ringcast.explore.views import Views
 from ringcast.model import Stream
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.follower import Follower, Phase
 from ringcast.protocols.views.frames import Propose
-from ringcast.protocols.views.halves import ViewSender
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.parts import make_cut
 from ringcast.protocols.views.proposer import Proposer
@@ -209,11 +209,11 @@ def _announce_at_once(self: ViewStreams, group: GroupState, deadlines: Deadlines
 
 
 def _go_on_with_fragments(
-    self: ViewSender, view: View, together: Collection[Member], now: int, out: Effects
+    self: MulticastSender, view: View, together: Collection[Member], now: int, out: Effects
 ) -> None:
     """A large message goes on where it is, though somebody new lacks its beginning."""
     rest, self.fragments.rest = self.fragments.rest, deque()
-    ViewSender.begin(self, view, together, now, out)
+    MulticastSender.begin(self, view, together, now, out)
     self.fragments.rest = rest
 
 
@@ -307,7 +307,7 @@ ABLATIONS = {
         _nodes(
             "start over",
             Script("", ("AB",), joins="C", idle="B", size=2000, capacity=2),
-            sending=broken(ViewSender, begin=_go_on_with_fragments),
+            sending=broken(MulticastSender, begin=_go_on_with_fragments),
         ),
     )
 }

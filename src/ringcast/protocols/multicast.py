@@ -30,15 +30,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import Flushed, Layer
+from ringcast.core.effects import Layer
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
 from ringcast.model import Digest, Origin, Stream
-from ringcast.protocols.intake import deliver
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stability import StabilityRounds
+from ringcast.protocols.stream import deliver
 from ringcast.window.fragmenter import check_payloads
 from ringcast.window.windows import room_of
 from ringcast.wire.frames import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ringcast.config import MulticastConfig
-    from ringcast.core.effects import Effects, Signal
+    from ringcast.core.effects import Effects
     from ringcast.events import Event
     from ringcast.model import Member, View
     from ringcast.settings import Settings
@@ -118,6 +118,7 @@ class ReliableMulticast(Layer):
         self.rounds = None if config.stability is None else self.stability(me, config)
         self._turn = 0  # who is first to be taken from, so that nobody starves
         self._datagram = 0  # how many have come
+        self._said_in = 0  # the tag of the one that is being received
         self.attach(GroupState(me), Deadlines())
 
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
@@ -143,6 +144,8 @@ class ReliableMulticast(Layer):
         self.rounds = None if config.stability is None else self.stability(self.me, config)
         if self.rounds is not None:
             self.rounds.attach(self.group, self.deadlines)
+        for box in self._boxes():
+            box.configure(config, self._slow_member_timeout_s)
 
     def send(self, payloads: Sequence[bytes], stream: Stream, now: int, out: Effects) -> int:
         """Send to the group; return how many messages were accepted, from the first on.
@@ -163,10 +166,6 @@ class ReliableMulticast(Layer):
         accepted = sending.send(payloads, now, out)
         self._note_ready(sending)
         return accepted
-
-    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
-        if isinstance(signal, Flushed):
-            self._acknowledge(now, out)
 
     def _take_own(self, view: View, end: Callable[[MulticastSender], int]) -> list[Event]:
         """One's own messages, up to `end`, that all others have delivered, or deliver whatever
@@ -259,7 +258,7 @@ class ReliableMulticast(Layer):
     def is_blocked(self, stream: Stream) -> bool:
         """A send was cut short, and no Writable has followed yet."""
         sending = self._senders.get(stream)
-        return sending is not None and sending.is_blocked
+        return sending is not None and sending.stream.is_blocked
 
     def stats(self) -> dict[str, object]:
         return {

@@ -238,14 +238,15 @@ STATE = {
     "SendWindow": "_charges _ring bulk_bytes capacity capacity_max capacity_min ceiling charged"
     " datagram_bytes delivered gate high low max_bytes",
     "Tail": "",
-    "UnicastReceiver": "_acked _timers assembler conn repair state window",
+    "ReceiveStream": "_timers assembler is_frozen repair window",
+    "SendStream": "fragments is_blocked",
+    "UnicastReceiver": "_acked _timers conn state stream",
     "UnicastSender": "_answer _config _has_moved _is_answer_fresh _is_answer_owed _is_confirmed"
-    " _is_heard _is_tail_off _quota _tail _tail_high _timers conn fragments is_blocked marked nonce"
-    " state",
-    "ViewReceiver": "_acked_ahead _acked_delivered _acked_received _began_at _datagrams"
-    " _delivered_bytes _is_acking _is_repaired _timers assembler is_gated repair window",
-    "ViewSender": "_agreed _allowances _config _heard_by_all _timers acks assembler fragments"
-    " is_blocked is_frozen is_gated",
+    " _is_heard _is_tail_off _quota _tail _tail_high _timers conn marked nonce state stream",
+    "MulticastReceiver": "_acked_ahead _acked_delivered _acked_received _began_at _datagrams"
+    " _delivered_bytes _is_acking _is_repaired _timers is_gated stream",
+    "MulticastSender": "_agreed _allowances _config _heard_by_all _timers acks assembler is_frozen"
+    " is_gated stream",
     "ViewStreams": "_aside _early _is_closed _next_tag _parted _reading_in _receivers _senders _tag"
     " config fetch has_handed_over is_paused reading rounds standing",
     "_Ring": "_mask _slots",

@@ -19,7 +19,7 @@ from ringcast.explore.explorer import STALL
 from ringcast.explore.scenarios import SCENARIOS as ALL
 from ringcast.explore.system import explore_scenario
 from ringcast.model import Run, Stream
-from ringcast.protocols.views.halves import ViewSender
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.views.streams import ViewStreams
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Garbling(Reporting):
         return Run(run.stream, run.first, [b"?" for _ in run.payloads])
 
 
-class FirstAckSender(ViewSender):
+class FirstAckSender(MulticastSender):
     def on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
         self.window.purge(ack.delivered)
         super().on_ack(source, ack, now, out)

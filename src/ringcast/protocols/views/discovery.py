@@ -26,7 +26,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import View
-from ringcast.protocols.intake import seconds
+from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.election import rank
 from ringcast.protocols.views.timing import PATIENCE_NS, BackOff
 from ringcast.wire.limits import VIEW_MEMBERS_MAX

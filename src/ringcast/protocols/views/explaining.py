@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringcast.protocols.intake import seconds
+from ringcast.protocols.stream import seconds
 
 if TYPE_CHECKING:
     from ringcast.protocols.views.change import ViewChange

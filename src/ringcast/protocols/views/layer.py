@@ -36,7 +36,7 @@ from ringcast.core.effects import (
 from ringcast.core.shared import Deadlines, GroupState, Named, Phase
 from ringcast.core.view_change import Begin, Cut, CutReached, Frozen, Part, SawView, StateChanged
 from ringcast.model import View, ViewId
-from ringcast.protocols.intake import seconds
+from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.agreement import Agreement
 from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.cookies import Cookies

@@ -41,7 +41,7 @@ from ringcast.events import (
     StateLost,
 )
 from ringcast.model import Digest
-from ringcast.protocols.intake import seconds
+from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.providing import Provider
 from ringcast.protocols.views.taking import CatchUp, Outcome, Taking
 from ringcast.wire.changes import Holding

@@ -28,7 +28,7 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import Left
+from ringcast.core.effects import Flushed, Left
 from ringcast.core.view_change import (
     OWN,
     Begin,
@@ -40,10 +40,11 @@ from ringcast.core.view_change import (
     Snapshot,
 )
 from ringcast.model import Origin, Stream
-from ringcast.protocols.intake import deliver
 from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender
+from ringcast.protocols.stream import deliver
 from ringcast.protocols.views.fetch import Fetch
-from ringcast.protocols.views.halves import ViewReceiver, ViewSender
 from ringcast.protocols.views.reading import UNREAD_WINDOWS, Parted, Reading, UnreadView, installed
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Forwarded, InView, Want
@@ -68,9 +69,7 @@ if TYPE_CHECKING:
     from ringcast.core.view_change import Part
     from ringcast.events import Event
     from ringcast.model import Member, View, ViewId
-    from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.protocols.multicast_sender import MulticastSender
-    from ringcast.settings import Settings
     from ringcast.wire.frames import Frame
 
 
@@ -99,13 +98,9 @@ class ViewStreams(ReliableMulticast):
         Want,
         Forwarded,
     )
-    sending: ClassVar[type[MulticastSender]] = ViewSender
-    receiver: ClassVar[type[MulticastReceiver]] = ViewReceiver
-
     standing = Standing.OPEN
     is_paused = False
     """Nothing is to be read for now: what the view begins with is not here."""
-    _said_in = 0  # the tag of the datagram that is being received
     _tag = 0  # of the view
     _next_tag = 0  # of the one that was proposed; 0: none is
 
@@ -176,8 +171,8 @@ class ViewStreams(ReliableMulticast):
                 self._flush(part, now, out)
             case Begin():
                 self._begin(signal, now, out)
-            case _:
-                super().handle_signal(signal, now, out)
+            case Flushed():
+                self._acknowledge(now, out)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         if self.fetch.is_due(now):
@@ -267,7 +262,7 @@ class ViewStreams(ReliableMulticast):
         self._next_tag = tag_of(id)
         self._early.clear()
         self.standing = Standing.FROZEN
-        for half in self._halves():
+        for half in self._boxes():
             half.freeze()
         own = dict.fromkeys(self.streams, 0)
         own.update({stream: sending.window.high for stream, sending in self._senders.items()})
@@ -301,11 +296,6 @@ class ViewStreams(ReliableMulticast):
             self._note_progress(now, out)
         elif self.standing is Standing.FROZEN:
             self._keep(self._aside, source, data)
-
-    def configure(self, settings: Settings) -> None:
-        super().configure(settings)
-        for half in self._halves():
-            half.configure(self.config, self._slow_member_timeout_s)
 
     def _begin(self, begin: Begin, now: int, out: Effects) -> None:
         if begin.settings is not None:
@@ -376,11 +366,9 @@ class ViewStreams(ReliableMulticast):
                     self._share(len(view) - 1),
                 )
                 sending.fragments.resize(self._fragment_bytes, self._datagram_bytes)
-            assert isinstance(sending, ViewSender)
             sending.begin(view, together, now, out)
             self._note_ready(sending)
         for receiver in self._receivers.values():
-            assert isinstance(receiver, ViewReceiver)
             receiver.begin(now)
             self._find_helpers(receiver, view)
 
@@ -402,10 +390,9 @@ class ViewStreams(ReliableMulticast):
         out: Effects,
     ) -> int:
         first = box.window.delivered + 1
-        if isinstance(box, ViewReceiver):
+        if isinstance(box, MulticastReceiver):
             payloads = box.take_ready(limit, now, self._allowance(now), out)
         else:
-            assert isinstance(box, ViewSender)
             payloads = box.take_ready(limit, now, out)
         is_current = self._is_current(box)
         if is_current:
@@ -423,14 +410,10 @@ class ViewStreams(ReliableMulticast):
         """Its window has not ended."""
         return box.origin.sender == self.me or self._receivers.get(box.origin) is box
 
-    def _half_of(self, origin: Origin) -> ViewSender | ViewReceiver | None:
-        found = self._receivers.get(origin)
-        half = self._senders.get(origin.stream) if origin.sender == self.me else found
-        assert half is None or isinstance(half, ViewSender | ViewReceiver)
-        return half
-
-    def _halves(self) -> list[ViewSender | ViewReceiver]:
-        return [half for half in self._boxes() if isinstance(half, ViewSender | ViewReceiver)]
+    def _half_of(self, origin: Origin) -> MulticastSender | MulticastReceiver | None:
+        if origin.sender == self.me:
+            return self._senders.get(origin.stream)
+        return self._receivers.get(origin)
 
     def _shut(self, reason: str, out: Effects) -> None:
         super()._shut(reason, out)
