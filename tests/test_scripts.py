@@ -108,7 +108,7 @@ def closes_at_once(self: Node, now: int, by: int | None = None) -> None:
 def needs_no_commit(
     self: ViewStreams, limit: int, now: int, out: Effects, **options: bool
 ) -> list[Event]:
-    for receiver in self._receivers.values():
+    for receiver in self.receivers.values():
         receiver.window.open_gate(receiver.window.received)
         self._note_ready(receiver)
     return TAKE_READY(self, limit, now, out, **options)
@@ -136,7 +136,7 @@ def nobody_is_behind(self: Proposer) -> dict[Member, ViewId]:
 
 def commits_nothing_by_the_cut(self: ViewStreams, begin: Begin, now: int, out: Effects) -> None:
     cuts = dict(begin.cut.part_of(self.me).cuts)
-    for origin, receiver in self._receivers.items():
+    for origin, receiver in self.receivers.items():
         if receiver.is_gated:
             cuts[origin] = receiver.window.gate
     part = begin.cut.part_of(self.me)._replace(cuts=cuts)

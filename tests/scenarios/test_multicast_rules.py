@@ -19,11 +19,10 @@ import pytest
 from ringcast.config import MulticastConfig
 from ringcast.core.view_change import Begin, Freeze, cut_between
 from ringcast.model import Origin, Stream
-from ringcast.protocols.multicast import EARLY_MAX
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender, Timer
 from ringcast.protocols.repair import Repair
-from ringcast.protocols.views.streams import ViewStreams
+from ringcast.protocols.views.streams import EARLY_MAX, ViewStreams
 from ringcast.window.acks import AckTable
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import ReceiveWindow, SendWindow
@@ -367,7 +366,7 @@ def a_restart_does_not_continue_the_old_stream(machine: Machine) -> bool:
 
 class KnowsAddressesOnly(ViewStreams):
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
-        by_address = {origin.sender.address: origin.sender for origin in self._receivers}
+        by_address = {origin.sender.address: origin.sender for origin in self.receivers}
         super().receive(by_address.get(source.address, source), frames, now, out)
 
 

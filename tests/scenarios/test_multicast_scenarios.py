@@ -12,7 +12,7 @@ from ringcast.core.view_change import Freeze
 from ringcast.errors import Reject
 from ringcast.events import Closed, Delivered, FragmentsDelivered, ViewInstalled, Writable
 from ringcast.model import SEQNO_MAX, Origin, Stream
-from ringcast.protocols.multicast import EARLY_MAX
+from ringcast.protocols.views.streams import EARLY_MAX
 from ringcast.wire.frames import Ack, Data, Nack, Watermark
 from support.cluster import Packet, cluster
 

@@ -183,7 +183,7 @@ class NeedsNoCommit(ViewStreams):
     def take_ready(
         self, limit: int, now: int, out: Effects, *, only_own: bool = False
     ) -> list[Event]:
-        for receiver in self._receivers.values():
+        for receiver in self.receivers.values():
             receiver.window.open_gate(receiver.window.received)
         return super().take_ready(limit, now, out, only_own=only_own)
 

@@ -29,6 +29,7 @@ from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.repair import Gap, Repair, Request
+from ringcast.protocols.stack import Stack
 from ringcast.protocols.stream import ReceiveStream, SendStream
 from ringcast.protocols.tail import Tail
 from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
@@ -64,13 +65,11 @@ class LeftOut(NamedTuple):
         return frozenset(name for words in self for name in words.split())
 
 
+_PARTS = "multicast unicast membership detector state channel observer"
+
 LEFT_OUT: dict[type, LeftOut] = {
-    Node: LeftOut(
-        "me codec passage _owner _places",
-        "rejected _receipts_asked",
-        "_few_since _turn",
-        "multicast unicast membership detector state _channel effects observer",
-    ),
+    Node: LeftOut("me codec passage", "rejected _receipts_asked", "", _PARTS + " effects _channel"),
+    Stack: LeftOut("me _owner _channel_at _before_change _reject", "", "_turn", _PARTS),
     ReliableMulticast: LeftOut(
         "me streams receive_buffer _fragment_bytes _datagram_bytes _datagram_room"
         " _in_flight_bytes _slow_member_timeout_s _tau",

@@ -193,8 +193,8 @@ def _commit_nothing(self: ViewStreams, begin: Begin, now: int, out: Effects) -> 
     """A view begins without the uniform messages up to the cut that nobody has committed."""
     part = begin.cut.part_of(self.me)
     cuts = {
-        origin: self._receivers[origin].window.gate
-        if origin in self._receivers and origin.stream is Stream.UNIFORM
+        origin: self.receivers[origin].window.gate
+        if origin in self.receivers and origin.stream is Stream.UNIFORM
         else seqno
         for origin, seqno in part.cuts.items()
     }

@@ -83,7 +83,7 @@ def test_who_has_slept_blames_nobody_for_the_acks_that_it_has_not_heard() -> Non
     group.weather.part("A", "B")
     group.send("A")
     group.run(100)
-    sending = group.node("A").multicast._senders[FIFO]
+    sending = group.node("A").multicast.senders[FIFO]
     now = group.process("A").now
 
     def blamed(at: int) -> list[Unreachable]:

@@ -472,7 +472,7 @@ def test_what_a_flush_brings_is_read_when_its_view_begins_not_before(stream: Str
     assert group.run_until(lambda: is_flushed(group, "C"), 200)
     reader, view = group.node("C").me, group.layer("C").change.view
     origin = Origin(group.node("B").me, stream)
-    half = streams_of(group, "C")._receivers[origin]
+    half = streams_of(group, "C").receivers[origin]
     assert half.window.received == 3
     assert group.observed.got(reader, view.id, origin) == []
     group.is_lost = None
