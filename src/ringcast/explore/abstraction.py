@@ -24,6 +24,7 @@ from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, Unic
 from ringcast.core.shared import Deadlines, GroupState, Timers
 from ringcast.errors import Undeliverable
 from ringcast.node import Node
+from ringcast.protocols.connection import Tail
 from ringcast.protocols.early import Early, Strangers
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
@@ -31,7 +32,6 @@ from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.repair import Gap, Repair, Request
 from ringcast.protocols.stack import Stack
 from ringcast.protocols.stream import ReceiveStream, SendStream
-from ringcast.protocols.tail import Tail
 from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
 from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver
 from ringcast.protocols.unicast_sender import UnicastSender

@@ -14,7 +14,7 @@ Every probe interval: while some current member's ack is behind, tell the group 
     Whoever has kept a blocked sender from getting on for `slow_member_timeout` is reported as too
     slow, and again after as long; but not while this member's own application is no faster. By so
     much as a probe is late, it was we who slept: that time does not count.
-On acks and on new members: receipts that are due (receipts.py).
+On acks and on new members: receipts that are due (stream.py).
 On Stable, where members report instead of acknowledging (stability.py): what everybody has
     delivered is purged. Receivers that retain messages may have missed the last Stable of an
     earlier view, so the window has room for no more than two windows above what all are known to

@@ -51,8 +51,7 @@ from ringcast.events import Delivered, GapSkipped, Writable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
 from ringcast.protocols.connection import State
 from ringcast.protocols.early import Early, Strangers, keep
-from ringcast.protocols.receipts import Receipts
-from ringcast.protocols.stream import deliver, seconds
+from ringcast.protocols.stream import Receipts, deliver, seconds
 from ringcast.protocols.unicast_counters import count
 from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, UnicastSender

@@ -5,7 +5,7 @@ HA is the highest acknowledged seqno (`window.low`), HS the highest sent (`windo
 On send: what finds room gets the next seqnos and goes out; the rest is not accepted. Closing turns
     back to open.
 On UnicastAck of the current connection: purged everything up to it; HA never falls. Whoever
-    waited for room is told, and receipts that are due are given (receipts.py).
+    waited for room is told, and receipts that are due are given (stream.py).
 On UnicastNack: send again what is still here, at most one window between two ticks.
 On Sync with a new nonce: move to the next connection, so that whatever the receiver said before
     no longer counts, and answer where the window stands. A repeated nonce gets the same answer.
@@ -13,10 +13,10 @@ On Sync with a new nonce: move to the next connection, so that whatever the rece
 On anything of the current connection: the peer is there, and has heard the answer to its Sync.
 Every tick: if HA < HS and neither has changed since the tick before, send HS once more, alone: the
     receiver then sees what it lacks. Repeat an answer to a Sync that nothing has confirmed.
-When neither HA nor HS has changed for the pause of tail.py, and HA < HS: send HS once more, without
-    waiting for the tick; after it, twice the pause. While nothing was heard from the peer on this
-    stream, the first message goes before it: the peer may have no window, and only the first
-    message opens one.
+When neither HA nor HS has changed for the pause of its tail (connection.py), and HA < HS: send HS
+    once more, without waiting for the tick; after it, twice the pause. While nothing was heard from
+    the peer on this stream, the first message goes before it: the peer may have no window, and only
+    the first message opens one.
 When idle: close (connection.py), but not while something is unacknowledged. A peer that answers
     nothing for `max_retransmit_s` is given up, and the application is told what it may have missed.
 """
@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Final
 from ringcast.core.shared import Named
 from ringcast.events import Undeliverable
 from ringcast.model import Conn
-from ringcast.protocols.connection import TRANSITIONS, Input, State
+from ringcast.protocols.connection import TRANSITIONS, Input, State, Tail
 from ringcast.protocols.stream import SendStream, seconds
-from ringcast.protocols.tail import Tail
 from ringcast.window.windows import SendWindow
 from ringcast.wire.frames import Close, SyncOk, UnicastData
 

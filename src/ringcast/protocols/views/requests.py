@@ -16,7 +16,7 @@ Whoever is not heard is told, too: it may hear the other one itself, and complai
 from __future__ import annotations
 
 from enum import auto
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Named
@@ -29,12 +29,12 @@ from ringcast.wire.frames import Leave
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
     from ringcast.core.view_change import StateStanding
-    from ringcast.model import Address, Member, View
+    from ringcast.model import Member, View
     from ringcast.protocols.views.change import ViewChange
+    from ringcast.protocols.views.layer import GroupViews
 
 
 class Timer(Named):
@@ -44,23 +44,10 @@ class Timer(Named):
     """Somebody is not heard: ask it, and complain again."""
 
 
-class Owner(Protocol):
-    """Whose requests they are."""
-
-    config: MembershipConfig
-
-    @property
-    def is_member(self) -> bool: ...
-    def hello(self, to: Address, now: int, *, is_asking: bool = False) -> wire.Hello: ...
-    def advance(self, now: int, out: Effects) -> None:
-        """Propose, if there is reason to and it is on this member; else ask for it."""
-        ...
-
-
 class Requests:
     """Those of one member, and those of others if it coordinates."""
 
-    def __init__(self, change: ViewChange, owner: Owner) -> None:
+    def __init__(self, change: ViewChange, owner: GroupViews) -> None:
         self.me = change.me
         self.leavers: set[Member] = set()
         """Who is to be left out of the next view, and asked for all it has."""
