@@ -169,24 +169,21 @@ class Stack:
     # Frames, signals, messages
 
     def route(self, source: Member, frames: list[Frame], now: int) -> None:
-        """Hand each stretch of frames of one layer to it, in order."""
-        start, count = 0, len(frames)
-        while start < count:
-            owner = self._place_of(frames[start])
-            stop = start + 1
-            while stop < count and self._place_of(frames[stop]) == owner:
-                stop += 1
-            if owner is not None:
-                stretch = frames if stop - start == count else frames[start:stop]
-                self.layers[owner].receive(source, stretch, now, self.out)
-            start = stop
-
-    def _place_of(self, frame: Frame) -> int | None:
-        """Whose it is. The system's own connections are told by their epochs."""
-        place = self._owner.get(type(frame))
-        if place == UNICAST and frame.conn.epoch >= SYSTEM_EPOCH:  # type: ignore[union-attr]
-            return self._channel_at
-        return place
+        """Hand each stretch of frames of one layer to it, in order. The system's own connections
+        are told by their epochs."""
+        owner: int | None = None
+        stretch: list[Frame] = []
+        for frame in frames:
+            place = self._owner.get(type(frame))
+            if place == UNICAST and frame.conn.epoch >= SYSTEM_EPOCH:  # type: ignore[union-attr]
+                place = self._channel_at
+            if place != owner:
+                if owner is not None:
+                    self.layers[owner].receive(source, stretch, now, self.out)
+                owner, stretch = place, []
+            stretch.append(frame)
+        if owner is not None:
+            self.layers[owner].receive(source, stretch, now, self.out)
 
     def complete(self, now: int) -> None:
         """Do all that layers want of each other."""
