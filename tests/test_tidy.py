@@ -189,7 +189,7 @@ def test_retired_words_are_found_where_they_are_names() -> None:
 
 LONG = {
     "node.py": (534, "one path for messages and requests"),
-    "protocols/unicast.py": (815, "one sender and one receiver for all streams"),
+    "protocols/unicast.py": (814, "one sender and one receiver for all streams"),
     "wire/codec.py": (535, "declared frames"),
     "aio/group.py": (743, "one table of options"),
     "window/windows.py": (677, "windows by side"),
@@ -212,6 +212,7 @@ def test_files_are_short(path: str) -> None:
 CEILINGS = {
     "benchmarks": 4340,  # networks of any MTU, single messages, what refusing and sealing cost
     "explore": 4230,
+    "protocols": 9993,
     "rules": 4822,
 }
 """Lines that a package may have. They only shrink."""
