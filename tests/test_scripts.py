@@ -16,21 +16,20 @@ from ringcast.core.effects import Effects
 from ringcast.core.shared import Phase
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.multicast_receiver import MulticastReceiver, Timer
+from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
+from ringcast.protocols.stream import Timer
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views import change, layer
 from ringcast.protocols.views.change import ViewChange
+from ringcast.protocols.views.discovery import Meeting
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.greetings import Greetings
-from ringcast.protocols.views.halves import ViewSender
 from ringcast.protocols.views.layer import GroupViews
-from ringcast.protocols.views.meeting import Meeting
-from ringcast.protocols.views.pairs import Pairs
 from ringcast.protocols.views.proposals import Proposals
 from ringcast.protocols.views.proposer import Proposer
 from ringcast.protocols.views.reading import Reading
-from ringcast.protocols.views.requests import Requests
+from ringcast.protocols.views.requests import Pairs, Requests
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.settings import Settings
@@ -109,7 +108,7 @@ def closes_at_once(self: Node, now: int, by: int | None = None) -> None:
 def needs_no_commit(
     self: ViewStreams, limit: int, now: int, out: Effects, **options: bool
 ) -> list[Event]:
-    for receiver in self._receivers.values():
+    for receiver in self.receivers.values():
         receiver.window.open_gate(receiver.window.received)
         self._note_ready(receiver)
     return TAKE_READY(self, limit, now, out, **options)
@@ -137,7 +136,7 @@ def nobody_is_behind(self: Proposer) -> dict[Member, ViewId]:
 
 def commits_nothing_by_the_cut(self: ViewStreams, begin: Begin, now: int, out: Effects) -> None:
     cuts = dict(begin.cut.part_of(self.me).cuts)
-    for origin, receiver in self._receivers.items():
+    for origin, receiver in self.receivers.items():
         if receiver.is_gated:
             cuts[origin] = receiver.window.gate
     part = begin.cut.part_of(self.me)._replace(cuts=cuts)
@@ -158,7 +157,7 @@ def believes_every_complaint(
 
 
 def starts_over_in_every_view(
-    self: ViewSender, view: View, together: Collection[Member], now: int, out: Effects
+    self: MulticastSender, view: View, together: Collection[Member], now: int, out: Effects
 ) -> None:
     self.fragments.start_over()
     SENDER_BEGIN(self, view, together, now, out)
@@ -177,7 +176,7 @@ ON_ACK = MulticastSender.on_ack
 ADVANCE = GroupViews.advance
 BEGIN = ViewStreams._begin
 MEET = Greetings._meet
-SENDER_BEGIN = ViewSender.begin
+SENDER_BEGIN = MulticastSender.begin
 ON_INSTALL = Follower.on_install
 NOBODY_IS_MISSED = (FailureDetector, "handle_timeout", suspects_nobody)
 MEETS_JOINERS = (Greetings, "_meet", meets_who_looks_and_nobody_else)
@@ -218,7 +217,7 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
         (GroupViews, "advance", sees_to_nothing_while_frozen),
     ],
     "views/large_joins.txt": [(Fragmenter, "start_over", silent)],
-    "views/large_leave.txt": [(ViewSender, "begin", starts_over_in_every_view)],
+    "views/large_leave.txt": [(MulticastSender, "begin", starts_over_in_every_view)],
     "views/large_sender_dies.txt": [(FailureDetector, "transport_hint", silent)],
     "views/leave_all_but_one.txt": [(Node, "leave", closes_at_once)],
     "views/leave_coordinator.txt": [(Node, "leave", closes_at_once)],

@@ -188,9 +188,8 @@ def test_retired_words_are_found_where_they_are_names() -> None:
 
 
 LONG = {
-    "protocols/multicast.py": (495, "one sender and one receiver for all streams"),
-    "node.py": (817, "one path for messages and requests"),
-    "protocols/unicast.py": (816, "one sender and one receiver for all streams"),
+    "node.py": (540, "one path for messages and requests"),
+    "protocols/unicast.py": (814, "one sender and one receiver for all streams"),
     "wire/codec.py": (535, "declared frames"),
     "aio/group.py": (743, "one table of options"),
     "window/windows.py": (677, "windows by side"),
@@ -198,7 +197,6 @@ LONG = {
     "aio/tcp.py": (560, "transports apart"),
     "trace/segments.py": (543, "one writer of rows"),
     "sim/options.py": (484, "faults as tables; the wider world has more of them"),
-    "protocols/unicast_sender.py": (456, "one sender and one receiver for all streams"),
 }
 """Files of more than 450 lines: how long they may be, and what will split them. It only shrinks."""
 
@@ -213,7 +211,8 @@ def test_files_are_short(path: str) -> None:
 CEILINGS = {
     "benchmarks": 4277,  # networks of any MTU, single messages, what refusing and sealing cost
     "cli": 3720,
-    "explore": 4142,
+    "explore": 4143,
+    "protocols": 10300,
     "rules": 4496,
     "sim": 6215,
     "spark": 7292,

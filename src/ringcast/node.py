@@ -14,64 +14,41 @@ An `Observer` sees what crosses this edge. No layer knows of it: a wrong protoco
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from ringcast.config import CAPACITY_LIMIT, DATAGRAM_BYTES_MIN
-from ringcast.core.effects import Effects, Flushed, Left, owners_of
-from ringcast.core.shared import Deadlines, GroupState
-from ringcast.core.view_change import Begin, Freeze, cut_between
-from ringcast.errors import DecodeError, GroupClosed, Reject, TooFewMembers, UsageError
-from ringcast.events import (
-    Delivered,
-    ReplyReceived,
-    RequestReceived,
-    StateChunk,
-    Writable,
-)
-from ringcast.model import SYSTEM_EPOCH, Member, Purge, Stream
-from ringcast.protocols.channel import ControlChannel
+from ringcast.config import DATAGRAM_BYTES_MIN
+from ringcast.core.effects import Left
+from ringcast.core.view_change import Begin, cut_between
+from ringcast.errors import GroupClosed, Reject, UsageError
+from ringcast.model import Member, Purge, Stream
 from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.intake import seconds
 from ringcast.protocols.memory import Memory
+from ringcast.protocols.stack import Stack
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.views.layer import GroupViews
-from ringcast.protocols.views.state import StateTransfer
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.settings import settings_of
 from ringcast.wire.bursts import unpack_burst
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.codec import VERSION, Codec
-from ringcast.wire.frames import (
-    Close,
-    Sync,
-    SyncAck,
-    SyncOk,
-    UnicastAck,
-    UnicastData,
-    UnicastNack,
-)
-from ringcast.wire.messages import decode_message, encode_message
-from ringcast.wire.requests import decode_request, encode_answer, encode_ask
+from ringcast.wire.frames import UnicastData
+from ringcast.wire.requests import encode_answer, encode_ask
 from ringcast.wire.seal import Passage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ringcast.config import GroupConfig
-    from ringcast.core.effects import Layer, Signal
+    from ringcast.core.effects import Layer
     from ringcast.core.observer import Observer
-    from ringcast.events import Event
-    from ringcast.model import Address, Digest, Origin, View
+    from ringcast.core.view_change import Freeze
+    from ringcast.errors import DecodeError, TooFewMembers
+    from ringcast.events import Event, ReplyReceived, RequestReceived
+    from ringcast.model import Address, Origin, View
+    from ringcast.protocols.views.state import StateTransfer
     from ringcast.wire.codec import Buffer
     from ringcast.wire.frames import Frame
     from ringcast.wire.seal import DatagramSeal
-
-L = TypeVar("L")
-
-UNICAST = 1
-"""The place of the application's unicast in the stack."""
-
-UNICAST_FRAMES = (UnicastData, UnicastAck, UnicastNack, Close, Sync, SyncOk, SyncAck)
 
 
 class Node:
@@ -93,75 +70,42 @@ class Node:
         group all should agree on that. Where there is a membership layer only."""
         self.me = me
         self.memory = Memory(config, len(streams), has_state=state)
-        config = self.config = self.memory.config
-        """What this member was given, with what its group agrees on once it is in it."""
+        config = self.memory.config
         self.view: View | None = None
-        self.observer: Observer | None = None
         self.passage, size = Passage(seal, self._reject), config.multicast.datagram_bytes
         self.codec = Codec(config.group, me, size, self.passage.overhead)
         self.rejected: dict[str, int] = {}
         """Datagrams refused, by reason."""
-        group = multicast(
-            me,
-            config.multicast,
-            self.codec.payload_bytes_max,
+        self.config = config
+        """What this member was given, with what its group agrees on once it is in it."""
+        self._stack = stack = Stack(
+            *(me, config, self.codec.payload_bytes_max, self._before_change, self._reject),
+            divide=self.memory.divide,
+            multicast=multicast,
+            unicast=unicast,
+            layers=layers,
+            state=state,
             streams=streams,
-            slow_member_timeout_s=config.membership.slow_member_timeout_s,
         )
-        one = unicast(
-            me,
-            config.unicast,
-            fragment_bytes=self.codec.payload_bytes_max,
-            datagram_bytes=config.multicast.datagram_bytes,
-            max_message_bytes=config.multicast.max_message_bytes,
-        )
-        self._layers: list[Layer] = [group, one, *layers]
-        has_membership = any(isinstance(layer, GroupViews) for layer in layers)
-        if has_membership:
-            self._layers += [
-                ControlChannel(
-                    me,
-                    config.unicast,
-                    fragment_bytes=self.codec.payload_bytes_max,
-                    datagram_bytes=config.multicast.datagram_bytes,
-                ),
-                StateTransfer(
-                    me,
-                    config.membership.join_buffer_bytes,
-                    self.codec.payload_bytes_max,
-                    has_state=state,
-                ),
-            ]
-        elif state:
-            raise UsageError("state transfer needs a membership layer: it is who lets joiners in")
-        self.group = GroupState(me)
-        self.deadlines = Deadlines()
-        for layer in self._layers:
-            layer.attach(self.group, self.deadlines)
-        self._owner = owners_of(self._layers)
-        self._places: dict[type, int] = {
-            kind: place
-            for kind in (GroupViews, FailureDetector, ControlChannel, StateTransfer)
-            for place, layer in enumerate(self._layers)
-            if isinstance(layer, kind)
-        }
-        self._is_closed = False
-        self._has_said_goodbye = False  # before that nobody asks whether all is flushed
-        self._few_since: int | None = None  # when the view became too small to send to
-        self._has_refused = False  # a send since then: it is told when the group is whole
-        self._turn = 0
         self._receipts_asked = 0
         self._packed: list[tuple[Address | None, bytes]] = []  # before the view began
-        self._out = self.effects = Effects()
+        self.group, self.deadlines = stack.group, stack.deadlines
+        self.effects = stack.out
         """What waits to be taken, to be read only: a driver looks here before it takes."""
-        self.multicast = group
-        self.unicast = one
-        self.membership = self._find(GroupViews)
-        """None: views come from outside."""
-        self.detector = self._find(FailureDetector)
-        self.state = self._find(StateTransfer)
+        self.multicast, self.unicast = stack.multicast, stack.unicast
+        self.membership, self.detector = stack.membership, stack.detector
+        """None: views, suspicions come from outside."""
+        self.state = stack.state
         """Who gets and gives the application's state, to be read only: for traces and tests."""
-        self._channel = self._find(ControlChannel)
+        self._channel = stack.channel
+
+    @property
+    def observer(self) -> Observer | None:
+        return self._stack.observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self._stack.observer = observer
 
     def set_receive_buffer(self, size: int) -> None:
         """So many bytes of others may wait for this member to read them: its socket buffer."""
@@ -178,41 +122,27 @@ class Node:
             if layer is not None:
                 layer.resize(self.codec.payload_bytes_max, size)
 
-    def _find(self, kind: type[L]) -> L | None:
-        return next((layer for layer in self._layers if isinstance(layer, kind)), None)
-
     # Inputs
 
     def start(self, now: int) -> None:
         """Begin. Only membership has something to do then."""
-        for layer in self._layers:
-            layer.start(now, self._out)
+        for layer in self._stack.layers:
+            layer.start(now, self.effects)
         self._run_to_completion(now)
 
     def take_request(self, datagram: Buffer, now: int) -> RequestReceived | ReplyReceived | None:
         """The fast path for a request or an answer that comes alone and next in turn: it concerns
         no layer but the channel, and the application at once. None: nothing has happened, and it is
         for `receive_datagrams`."""
-        if (request := self._take_request(datagram, now)) and self.observer is not None:
-            self.observer.received(datagram, now)
-        return request
-
-    def _take_request(self, datagram: Buffer, now: int) -> RequestReceived | ReplyReceived | None:
-        message = self.codec.unpack_message(datagram)
-        unicast = None if self._channel is None else self._channel.unicast
-        if message is None or unicast is None:
+        message, channel = self.codec.unpack_message(datagram), self._channel
+        if message is None or channel is None:
             return None
-        source, conn, seqno, payload = message
-        if conn.epoch < SYSTEM_EPOCH:
-            return None  # it is the application's
-        try:
-            request = decode_request(source, payload)
-        except DecodeError:
-            return None
-        if request is None or not unicast.take_next(source, conn, seqno, now):
-            return None
-        if self.detector is not None:
-            self.detector.heard(source, now)
+        request = channel.take_request(*message, now)
+        if request is not None:
+            if self.detector is not None:
+                self.detector.heard(message[0], now)
+            if self._stack.observer is not None:
+                self._stack.observer.received(datagram, now)
         return request
 
     def receive_datagrams(self, datagrams: Iterable[Buffer], now: int) -> None:
@@ -221,20 +151,20 @@ class Node:
 
     def receive_bursts(self, bursts: Iterable[Sequence[Buffer]], now: int) -> None:
         """The same, of so many system calls."""
-        detector, observer = self.detector, self.observer
+        detector, observer = self.detector, self._stack.observer
         for burst in bursts:
+            if len(burst) == 1 and (request := self.take_request(burst[0], now)):
+                self.effects.event(request)
+                continue
             if observer is not None:
                 for datagram in burst:
                     observer.received(datagram, now)
-            if len(burst) == 1 and (request := self._take_request(burst[0], now)):
-                self._out.event(request)
-                continue
             for source, frames in unpack_burst(self.codec, burst, self._reject):
                 if detector is not None:
                     detector.heard(source, now)
-                self._route(source, frames, now)
-                if self._out.signals:
-                    self._complete(now)
+                self._stack.route(source, frames, now)
+                if self.effects.signals:
+                    self._stack.complete(now)
         self._run_to_completion(now)
 
     def send(
@@ -251,17 +181,17 @@ class Node:
         TooFewMembers: the view has fewer than `min_members`. Writable follows when it has enough.
         Undeliverable: `to` is not in the view, and there is no connection with room to it.
         """
-        if self._is_leaving:
+        if self._stack.is_leaving:
             raise GroupClosed("this member is leaving its group")
         if to is None:
-            self._check_members(now)
-            accepted = self.multicast.send(payloads, stream, now, self._out)
+            self._stack.minimum.check(now)
+            accepted = self.multicast.send(payloads, stream, now, self.effects)
         elif stream is Stream.FIFO:
-            accepted = self.unicast.send(payloads, to, now, self._out)
+            accepted = self.unicast.send(payloads, to, now, self.effects)
         else:
             raise UsageError(f"{stream.name.lower()} is for messages to the group: leave out to=")
-        if self.observer is not None:
-            self.observer.offered(to, stream, payloads, accepted, now)
+        if self._stack.observer is not None:
+            self._stack.observer.offered(to, stream, payloads, accepted, now)
         self._run_to_completion(now)
         return accepted
 
@@ -273,13 +203,15 @@ class Node:
 
         Fewer than all: StateWritable follows when there is room for more, or StateAbandoned.
         """
-        accepted = self._with_state().provide(transfer, chunks, self._out, is_last=is_last)
+        accepted = self._with_state().giving.provide(
+            transfer, chunks, self.effects, is_last=is_last
+        )
         self._run_to_completion(now)
         return accepted
 
     def refuse_state(self, transfer: int, now: int) -> None:
         """This member cannot provide the state, or not the rest of it: another is to do it."""
-        self._with_state().give_up(transfer, self._out)
+        self._with_state().giving.give_up(transfer, self.effects)
         self._run_to_completion(now)
 
     def ask(self, to: Member, number: int, payload: bytes, now: int) -> None:
@@ -329,7 +261,7 @@ class Node:
 
     def stabilize(self, now: int) -> None:
         """In a group with stability rounds: find out at once what everybody has, and purge it."""
-        self.multicast.stabilize(now, self._out)
+        self.multicast.stabilize(now, self.effects)
         self._run_to_completion(now)
 
     def sync(self, peer: Member, now: int) -> None:
@@ -351,7 +283,7 @@ class Node:
         """A datagram was refused: nobody listened there, or (not `is_local`) so somebody says."""
         detector = self.detector
         if detector is not None:
-            detector.transport_hint(address, now, self._out, is_local=is_local)
+            detector.transport_hint(address, now, self.effects, is_local=is_local)
             self._run_to_completion(now)
 
     def install_view(
@@ -363,35 +295,35 @@ class Node:
         if not self.group.accepts(view):
             return
         if self.me in view:
-            self._out.signal(Begin(view, cut_between(self.view, view, self.me, starts or {})))
+            self.effects.signal(Begin(view, cut_between(self.view, view, self.me, starts or {})))
         else:
-            self._out.signal(Left(f"{view} goes on without this member"))
+            self.effects.signal(Left(f"{view} goes on without this member"))
         self._run_to_completion(now)
 
     def handle_timeout(self, now: int) -> None:
         """Some deadline has come. Harmless when none has."""
-        for layer in self._layers:
-            layer.handle_timeout(now, self._out)
+        for layer in self._stack.layers:
+            layer.handle_timeout(now, self.effects)
         self._run_to_completion(now)
 
     def leave(self, now: int, by: int | None = None) -> None:
         """Go in good order: no more sends; Closed follows when the others have delivered everything
         and know, or `by` then; if that is not given, after `leave_timeout_s`. One's own messages
         that they have taken, and one's own application has not, come before it."""
-        self._joined_by_name().leave(now, self._out, by)
-        self._has_said_goodbye = True
+        self._joined_by_name().leave(now, self.effects, by)
+        self._stack.has_said_goodbye = True
         if self.config.multicast.stability is not None:
-            self.multicast.stabilize(now, self._out)  # not after the interval: somebody waits
+            self.multicast.stabilize(now, self.effects)  # not after the interval: somebody waits
         self._run_to_completion(now)
 
     def add_candidates(self, addresses: Iterable[Address], now: int) -> None:
         """Addresses where members of the group may be found."""
-        self._joined_by_name().add_candidates(addresses, now, self._out)
+        self._joined_by_name().add_candidates(addresses, now, self.effects)
         self._run_to_completion(now)
 
     def close(self, now: int) -> None:
         """Be gone at once. Sends raise GroupClosed from now on, and views change nothing."""
-        self._out.signal(Left("closed"))
+        self.effects.signal(Left("closed"))
         self._run_to_completion(now)
 
     # Outputs
@@ -406,10 +338,10 @@ class Node:
         Frames for the same destination share datagrams; so do sends that were made since the
         last call. `now` is for the observer.
         """
-        waiting, lone, observer = self._out.frames, self._out.lone, self.observer
+        waiting, lone, observer = self.effects.frames, self.effects.lone, self._stack.observer
         datagrams, self._packed = self._packed, []
         if lone is not None:
-            self._out.lone = None
+            self.effects.lone = None
             datagrams.append((lone[0].address, self.codec.pack_message(*lone)))
             if observer is not None:
                 observer.transmitted(lone[0], [datagrams[-1][1]], now)
@@ -434,53 +366,31 @@ class Node:
         for more of one's own: whether anything is left to take, `has_ready` says. With a limit of 0
         nothing moves: what has happened is told, no more. Only who leaves gets, whatever the limit,
         the rest of its own messages that the others have delivered, and then Closed."""
-        observer = self.observer
-        if observer is None:
-            return self._take_events(limit, now)
-        observer.before_take(now, buffered=False)
-        events = self._take_events(limit, now)
-        observer.took(events, now, buffered=False)
-        return events
-
-    def _take_events(self, limit: int, now: int) -> list[Event]:
-        events: list[Event] = list(self._out.events)
-        self._out.events.clear()
-        state = self.state
-        is_behind = state is not None and state.is_behind
-        if limit <= 0 and not is_behind:
-            return events  # no message moves: all that inputs have changed is settled
-        if state is not None and is_behind:
-            events += state.take_ready(limit, now, self._out)
-            limit -= sum(map(_count, events))
-        if state is None or not state.is_behind:
-            self._turn ^= 1  # both kinds in turn: a busy group must not starve the other
-            for layer in (self._layers[self._turn], self._layers[1 - self._turn]):
-                ready = layer.take_ready(limit, now, self._out)
-                self._come_to_cut()
-                if state is not None and self.observer is not None:
-                    self.observer.took(ready, now, buffered=True)  # some are in the state already
-                if ready:
-                    limit -= sum(map(_count, ready))
-                    events += ready if state is None else state.sift(ready)
-        self._complete(now)
-        events += self._out.events  # taking one's own messages may have made room to send
-        self._out.events.clear()
-        return events
+        return self._take(limit, now, only_own=False)
 
     def take_own(self, limit: int, now: int) -> list[Event]:
         """As `take_events`, but of messages only one's own to the group: for an application that
         does not read them, and would hold its own sends up."""
-        observer = self.observer
+        return self._take(limit, now, only_own=True)
+
+    def _take(self, limit: int, now: int, *, only_own: bool) -> list[Event]:
+        out, observer = self.effects, self._stack.observer
         if observer is not None:
             observer.before_take(now, buffered=False)
-        events: list[Event] = list(self._out.events)
-        self._out.events.clear()
-        if self.has_own_ready:
-            ready = self.multicast.take_ready(limit, now, self._out, only_own=True)
-            events += ready if self.state is None else self.state.sift(ready)
-            self._complete(now)
-            events += self._out.events
-            self._out.events.clear()
+        events: list[Event] = list(out.events)
+        out.events.clear()
+        if only_own:
+            moves = self.has_own_ready
+        else:  # without it no message moves: all that inputs have changed is settled
+            moves = limit > 0 or (self.state is not None and self.state.is_behind)
+        if moves:
+            if only_own:
+                events += self.multicast.take_ready(limit, now, out, only_own=True)
+            else:
+                self._stack.take_ready(limit, now, events)
+            self._stack.complete(now)
+            events += out.events  # taking one's own messages may have made room to send
+            out.events.clear()
         if observer is not None:
             observer.took(events, now, buffered=False)
         return events
@@ -488,7 +398,7 @@ class Node:
     @property
     def has_events(self) -> bool:
         """Something has happened that is no message, and has not been told."""
-        return bool(self._out.events)
+        return bool(self.effects.events)
 
     @property
     def has_ready(self) -> bool:
@@ -506,225 +416,67 @@ class Node:
 
     def too_few(self, now: int) -> TooFewMembers | None:
         """What a send to the group would raise now. May be asked by any thread."""
-        since, view = self._few_since, self.view
-        if since is None or view is None:
-            return None
-        return TooFewMembers(len(view), self._min_members, (now - since) / 1e9)
+        return self._stack.minimum.too_few(now)
 
     @property
     def is_flushed(self) -> bool:
         """The others of the view have taken everything that was sent here, to all or to one, and
         have the answers to what they asked."""
-        channel = self._channel
-        is_answered = channel is None or channel.is_flushed
-        return self.multicast.is_flushed and self.unicast.is_flushed and is_answered
+        return self._stack.is_flushed
 
     def pending(self) -> list[tuple[Member | Address | None, Frame]]:
         """What waits to be sent, to be read only: for traces and tests."""
-        lone = self._out.lone
+        lone = self.effects.lone
         if lone is None:
-            return list(self._out.frames)
+            return list(self.effects.frames)
         to, conn, seqno, payload = lone
-        return [(to, UnicastData(conn, seqno, [payload])), *self._out.frames]
-
-    def digest(self) -> Digest:
-        """What this member has delivered of everybody."""
-        return self.multicast.digest()
+        return [(to, UnicastData(conn, seqno, [payload])), *self.effects.frames]
 
     def stats(self) -> dict[str, object]:
         """Every table of every protocol with its size, and every counter."""
         return {
             "member": str(self.me),
             "rejected": dict(self.rejected),
-            "memory": self.memory.stats(self._layers),
-            **{type(layer).__name__: layer.stats() for layer in self._layers},
+            "memory": self.memory.stats(self._stack.layers),
+            **{type(layer).__name__: layer.stats() for layer in self._stack.layers},
         }
 
     def explain(self, now: int) -> list[str]:
         """One sentence for each thing that waits. Nothing waits: an empty list."""
-        reasons = [reason for layer in self._layers for reason in layer.explain(now)]
+        reasons = [reason for layer in self._stack.layers for reason in layer.explain(now)]
         others = self.rejected.get(Reject.VERSION.value)
         if others:
             reasons.append(
                 f"{others} datagrams of another wire version than {VERSION} were refused: all "
                 "members of a group run the same release"
             )
-        if self._few_since is not None:
-            assert self.view is not None
-            reasons.append(
-                f"sends are refused: {len(self.view)} of {self._min_members} members "
-                f"since {seconds(now - self._few_since)}"
-            )
-        return reasons + self.memory.explain(self._layers)
+        reasons += self._stack.minimum.explain(now)
+        return reasons + self.memory.explain(self._stack.layers)
 
     def check_invariants(self) -> None:
         """Assert what must hold between two inputs. Costly: simulation and tests only."""
-        for layer in self._layers:
+        for layer in self._stack.layers:
             layer.check_invariants()
         self.deadlines.check_invariants()
 
-    # Groups that are too small
-
-    @property
-    def _min_members(self) -> int:
-        return self.config.membership.min_members
-
-    def _check_members(self, now: int) -> None:
-        few = self.too_few(now)
-        if few is not None:
-            self._has_refused = True
-            raise few
-
-    def _count_members(self, view: View, now: int) -> None:
-        if self.me not in view:
-            self._few_since = None  # sends are refused for another reason now
-        elif len(view) < self._min_members:
-            self._few_since = now if self._few_since is None else self._few_since
-        else:
-            self._few_since = None
-            if self._has_refused:
-                self._has_refused = False
-                self._out.event(Writable())
-
-    # Run to completion
-
-    def _route(self, source: Member, frames: list[Frame], now: int) -> None:
-        """Hand each stretch of frames of one layer to it, in order."""
-        start, count = 0, len(frames)
-        while start < count:
-            owner = self._place_of(frames[start])
-            stop = start + 1
-            while stop < count and self._place_of(frames[stop]) == owner:
-                stop += 1
-            if owner is not None:
-                stretch = frames if stop - start == count else frames[start:stop]
-                self._layers[owner].receive(source, stretch, now, self._out)
-            start = stop
-
-    def _place_of(self, frame: Frame) -> int | None:
-        """Whose it is. The system's own connections are told by their epochs."""
-        place = self._owner.get(type(frame))
-        if place == UNICAST and isinstance(frame, UNICAST_FRAMES):
-            return place if frame.conn.epoch < SYSTEM_EPOCH else self._places.get(ControlChannel)
-        return place
-
     def _run_to_completion(self, now: int) -> None:
         """After every input but `take_request`: that concerns no layer but the channel."""
-        self._complete(now)
-        if self.observer is not None:
-            self.observer.after_input(now)
-
-    def _complete(self, now: int) -> None:
-        out = self._out
-        if out.signals:
-            self._drain(now)
-        # After the view that these may have brought: whoever held us up may not be in it.
-        if self._has_said_goodbye and self._is_leaving and self.is_flushed:
-            out.signal(Flushed())
-            self._drain(now)
-        channel = self._channel
-        if channel is None:
-            return
-        state = self.state
-        while True:
-            if channel.may_be_ready:
-                self._take_messages(channel, now)
-            if out.signals:
-                self._drain(now)
-            if state is not None and state.is_catching_up:
-                self._catch_up(state, now)
-            if not out.messages or not self._send_messages(channel, now):
-                return
-
-    def _drain(self, now: int) -> None:
-        while self._out.signals:
-            self._react(self._out.signals.popleft(), now)
-
-    def _take_messages(self, channel: ControlChannel, now: int) -> None:
-        """What layers of other members have to say."""
-        is_more = True
-        while is_more:
-            is_more = False
-            for source, payload in channel.take_messages(now, self._out):
-                is_more |= source == self.me  # of one's own more may have waited behind it
-                self._take_message(source, payload, now)
-
-    def _take_message(self, source: Member, payload: bytes, now: int) -> None:
-        """For the application of this member, or for a layer."""
-        try:
-            message = decode_request(source, payload) or decode_message(payload)
-        except DecodeError as error:
-            self._reject(error)
-            return
-        if isinstance(message, RequestReceived | ReplyReceived):
-            self._out.event(message)
-        elif self.state is not None:
-            self.state.receive_message(source, message, now, self._out)
-
-    def _send_messages(self, channel: ControlChannel, now: int) -> bool:
-        """Whether some were for this member itself."""
-        messages, self._out.messages = self._out.messages, []
-        for dest, message in messages:
-            channel.send(encode_message(message), dest, now, self._out)
-        return any(dest == self.me for dest, _ in messages)
+        self._stack.complete(now)
+        if self._stack.observer is not None:
+            self._stack.observer.after_input(now)
 
     def _say(self, message: bytes, to: Member, now: int, *, is_awaited: bool = False) -> None:
         """What the application says. It changes nothing else here, unless it is to itself."""
         channel = self._channel
         if channel is None:
             raise UsageError("this node has no membership: nobody can be asked here")
-        channel.send(message, to, now, self._out, is_awaited=is_awaited)
+        channel.send(message, to, now, self.effects, is_awaited=is_awaited)
         if to == self.me:
             self._run_to_completion(now)
 
     def _reject(self, error: DecodeError) -> None:
         reason = error.reason._value_
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
-
-    def _catch_up(self, state: StateTransfer, now: int) -> None:
-        """Messages to the group go aside until the state is here, as long as there is room."""
-        observer = self.observer
-        while self.multicast.has_ready and (state.room or state.is_dropping):
-            if observer is not None:
-                observer.before_take(now, buffered=True)
-            limit = state.room or CAPACITY_LIMIT  # what is dropped needs no room
-            events = self.multicast.take_ready(limit, now, self._out)
-            if observer is not None:
-                observer.took(events, now, buffered=True)
-            state.keep(events)
-            self._come_to_cut()
-        state.note_full(self.multicast.has_ready, self._out)
-
-    def _follow_view(self) -> None:
-        """What the application finds behind the view that has begun."""
-        state, streams = self.state, self.multicast
-        if state is not None:
-            events, pauses = state.take_behind_view()
-            streams.follow_view(events, pauses=pauses)
-        if state is None or not state.is_behind:
-            streams.announce(self._out)
-            self._come_to_cut()
-
-    def _come_to_cut(self) -> None:
-        """If the application's state comes next, what follows is kept until that is here."""
-        if self.multicast.is_paused:
-            assert self.state is not None
-            self.state.come_to_cut(self.multicast.go_on())
-
-    def _hand_over(self) -> None:
-        """Whoever leaves gets the rest of its own messages, as if its application had taken them
-        just before: later there is nobody to ask for them. What others have sent stays where it is:
-        they would be told that it was taken, and perhaps nobody reads any more."""
-        state = self.state
-        if state is not None and state.is_behind:
-            return  # the application does not have what comes before them
-        own = [*self.multicast.take_own(), *self.unicast.take_own(self._out)]
-        self._out.events.extend(own if state is None else state.sift(own))
-
-    @property
-    def _is_leaving(self) -> bool:
-        membership = self.membership
-        return membership is not None and membership.is_leaving
 
     def _with_state(self) -> StateTransfer:
         state = self.state
@@ -738,40 +490,18 @@ class Node:
             raise UsageError("this node has no membership: its views come from outside")
         return membership
 
-    def _react(self, signal: Signal, now: int) -> None:
-        match signal:
-            case Left(reason, is_flushed):
-                if not self._is_closed:
-                    self.multicast.has_handed_over = is_flushed
-                    if self._has_said_goodbye:
-                        self._hand_over()
-                    self._is_closed = True
-                    self._few_since = None
-                    for layer in reversed(self._layers[1:]):
-                        layer.close(reason, now, self._out)
-                    if self.observer is not None:
-                        self.observer.before_change(signal, now)
-                    # Closed, of the first layer, is the last event.
-                    self.group.close(reason, self._layers[:1], now, self._out)
-            case Begin(view):
-                self._packed = self.take_datagrams(now)  # said in the view that ends
-                self.view = view
-                if signal.settings is not None:
-                    self.config = signal.settings.apply_to(self.config)
-                if self.observer is not None:
-                    self.observer.before_change(signal, now)
-                self.codec.tag = tag_of(view.id)
-                self.group.change(view, self._layers, now, self._out)
-                for layer in self._layers:
-                    layer.handle_signal(signal, now, self._out)
-                self.memory.divide(view, self._layers)
-                self._follow_view()
-                self._count_members(view, now)
-            case _:
-                if isinstance(signal, Freeze) and self.observer is not None:
-                    self.observer.before_change(signal, now)
-                for layer in self._layers:
-                    layer.handle_signal(signal, now, self._out)
+    def _before_change(self, change: Freeze | Begin | Left, now: int) -> None:
+        """Layers are about to hear of this."""
+        if isinstance(change, Begin):
+            self._packed = self.take_datagrams(now)  # said in the view that ends
+            self.view = change.view
+            if change.settings is not None:
+                self.config = change.settings.apply_to(self.config)
+                self._stack.minimum.least = self.config.membership.min_members
+        if self._stack.observer is not None:
+            self._stack.observer.before_change(change, now)
+        if isinstance(change, Begin):
+            self.codec.tag = tag_of(change.view.id)
 
 
 def build_node(
@@ -808,9 +538,3 @@ def build_node(
         state=state,
         streams=streams,
     )
-
-
-def _count(event: Event) -> int:
-    """How many messages it is for who takes so many at a time."""
-    is_chunk = isinstance(event, StateChunk)
-    return len(event.run.payloads) if isinstance(event, Delivered) else is_chunk

@@ -90,7 +90,7 @@ def numbered(name: str, count: int) -> list[bytes]:
 def exclude(whom: Member, by: Group) -> None:
     """As if `by` had found out that this member is dead, which it is not."""
     driver = by._driver
-    driver.node._out.signal(Suspected(whom, "said so by a test"))
+    driver.node.effects.signal(Suspected(whom, "said so by a test"))
     now = time.monotonic_ns()
     driver.node.handle_timeout(now)
     driver._after_input(now)

@@ -16,12 +16,12 @@ from ringcast.aio.keys import KeyRing
 from ringcast.aio.peer_table import PeerTable
 from ringcast.errors import DecodeError
 from ringcast.model import SEQNO_MAX, Address, Conn, Member, Stream
-from ringcast.protocols import strangers, unicast
+from ringcast.protocols import early, unicast
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.views import change, pieces
 from ringcast.protocols.views.cookies import Cookies
-from ringcast.protocols.views.translator import Translator
+from ringcast.protocols.views.translation import Translator
 from ringcast.window.windows import ReceiveWindow
 from ringcast.wire import changes as wire
 from ringcast.wire import envelope
@@ -343,11 +343,9 @@ DEFENCES = {
         misses_what_was_never_sent, ReceiveWindow, "last_slot", SEQNO_MAX
     ),
     "bytes of a stranger": Defence(
-        keeps_long_messages_of_strangers, strangers, "STRANGER_BYTES_MAX", MANY
+        keeps_long_messages_of_strangers, early, "STRANGER_BYTES_MAX", MANY
     ),
-    "number of strangers": Defence(
-        keeps_messages_of_many_strangers, strangers, "STRANGERS_MAX", MANY
-    ),
+    "number of strangers": Defence(keeps_messages_of_many_strangers, early, "STRANGERS_MAX", MANY),
     "bytes of a stranger's frames": Defence(
         keeps_long_frames_of_strangers, pieces, "STRANGER_BYTES_MAX", MANY
     ),

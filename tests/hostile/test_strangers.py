@@ -12,7 +12,7 @@ import pytest
 from ringcast.config import GroupConfig
 from ringcast.model import Address, Conn, Member, Stream, ViewId
 from ringcast.node import build_node
-from ringcast.protocols.strangers import STRANGER_BYTES_MAX, STRANGERS_MAX
+from ringcast.protocols.early import STRANGER_BYTES_MAX, STRANGERS_MAX
 from ringcast.protocols.views.discovery import STRANGER_NS
 from ringcast.sim.crowd import Crowd
 from ringcast.sim.plain import FixedDelay, PlainMember, begin, plain_world

@@ -19,11 +19,10 @@ import pytest
 from ringcast.config import MulticastConfig
 from ringcast.core.view_change import Begin, Freeze, cut_between
 from ringcast.model import Origin, Stream
-from ringcast.protocols.multicast import EARLY_MAX
-from ringcast.protocols.multicast_sender import Timer
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender, Timer
 from ringcast.protocols.repair import Repair
-from ringcast.protocols.views.halves import ViewReceiver, ViewSender
-from ringcast.protocols.views.streams import ViewStreams
+from ringcast.protocols.views.streams import EARLY_MAX, ViewStreams
 from ringcast.window.acks import AckTable
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import ReceiveWindow, SendWindow
@@ -67,18 +66,18 @@ def machine(**parts: object) -> Machine:
 
 
 def sending_through(window: type[SendWindow]) -> Machine:
-    class DifferentOutbox(ViewSender):
+    class DifferentOutbox(MulticastSender):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             bounds = {"max_bytes": 1 << 20, "datagram_bytes": 1000}
-            self.window = window(self.window.capacity, **bounds)
-            self.fragments = Fragmenter(self.window, 1000)
+            self.stream.window = self.window = window(self.window.capacity, **bounds)
+            self.stream.fragments = self.fragments = Fragmenter(self.window, 1000)
 
     return machine(sending=DifferentOutbox)
 
 
 def counting_acks_in(table: type[AckTable]) -> Machine:
-    class DifferentOutbox(ViewSender):
+    class DifferentOutbox(MulticastSender):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self.acks = table([member for member, _, _ in self.acks.entries()], 0)
@@ -87,20 +86,21 @@ def counting_acks_in(table: type[AckTable]) -> Machine:
 
 
 def receiving_through(window: type[ReceiveWindow]) -> Machine:
-    class DifferentInbox(ViewReceiver):
+    class DifferentInbox(MulticastReceiver):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             offset = self.window.low
             self.window = window(self.window.capacity, offset=offset, max_bytes=1 << 20)
+            self.stream.window = self.window
 
     return machine(receiver=DifferentInbox)
 
 
 def repairing_by(repair: type[Repair]) -> Machine:
-    class DifferentInbox(ViewReceiver):
+    class DifferentInbox(MulticastReceiver):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            self.repair = repair(self.window.low, self.repair.tau)
+            self.stream.repair = self.repair = repair(self.window.low, self.repair.tau)
 
     return machine(receiver=DifferentInbox)
 
@@ -179,13 +179,13 @@ def a_lost_ack_is_made_good(machine: Machine) -> bool:
     return c.window_is_drained("A")
 
 
-class AcksOnlyWhatIsNew(ViewReceiver):
+class AcksOnlyWhatIsNew(MulticastReceiver):
     def _on_duplicate(self, now: int) -> None:
         pass
 
     def on_watermark(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
         self.repair.saw_watermark(self.window, seqno, now)
-        self._arm_repair()
+        self.stream.arm_repair()
 
 
 # N4: a sender tells its highest seqno while some member's ack is behind. Without, nobody misses
@@ -201,7 +201,7 @@ def a_lost_last_message_is_repaired(machine: Machine) -> bool:
     return c.delivered("B", "A") == expected(3)
 
 
-class TellsNothing(ViewSender):
+class TellsNothing(MulticastSender):
     def handle_timeout(self, now: int, out: Effects) -> None:
         self._timers.take(Timer.WATERMARK_PROBE, now)
 
@@ -290,12 +290,12 @@ class PurgesPastItself(SendWindow):
         return super().purge(through)
 
 
-class CountsOnlyOthers(ViewSender):
+class CountsOnlyOthers(MulticastSender):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         bounds = {"max_bytes": 1 << 20, "datagram_bytes": 1000}
-        self.window = PurgesPastItself(self.window.capacity, **bounds)
-        self.fragments = Fragmenter(self.window, 1000)
+        self.stream.window = self.window = PurgesPastItself(self.window.capacity, **bounds)
+        self.stream.fragments = self.fragments = Fragmenter(self.window, 1000)
 
     def begin(self, view: View, *args: Any) -> None:
         super().begin(view, *args)
@@ -336,7 +336,7 @@ def a_refused_send_leaves_no_hole(machine: Machine) -> bool:
     return c.delivered("B", "A") == expected(3)
 
 
-class SpendsSeqnosOnRefusals(ViewSender):
+class SpendsSeqnosOnRefusals(MulticastSender):
     spent = 0
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
@@ -366,7 +366,7 @@ def a_restart_does_not_continue_the_old_stream(machine: Machine) -> bool:
 
 class KnowsAddressesOnly(ViewStreams):
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
-        by_address = {origin.sender.address: origin.sender for origin in self._receivers}
+        by_address = {origin.sender.address: origin.sender for origin in self.receivers}
         super().receive(by_address.get(source.address, source), frames, now, out)
 
 
@@ -384,7 +384,7 @@ def reordering_asks_for_nothing(machine: Machine) -> bool:
     c.hand_over(late)
     c.run(1)
     assert c.delivered("B", "A") == expected(2)
-    return c.receiver("B", "A").nack_sent == 0
+    return c.receiver("B", "A").stream.nack_sent == 0
 
 
 class AsksAtFirstSight(Repair):
@@ -423,10 +423,10 @@ def a_greedy_request_is_capped(machine: Machine) -> bool:
     c.nodes["A"].send(numbered(8), c.now)
     c.collect()
     c.hand_over([Packet(c.nodes["B"].me, "A", [Nack(Stream.FIFO, [range(1, 1000)])])] * 5)
-    return c.sending("A").retransmitted <= 8
+    return c.sending("A").stream.retransmitted <= 8
 
 
-class AnswersEverything(ViewSender):
+class AnswersEverything(MulticastSender):
     def on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
         self._quota.clear()
         super().on_nack(source, nack, out)
@@ -443,7 +443,7 @@ def a_full_window_is_acked(machine: Machine) -> bool:
     return c.window_is_drained("A")
 
 
-class AcksEveryTenthOnly(ViewReceiver):
+class AcksEveryTenthOnly(MulticastReceiver):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._ack_every = 10
@@ -539,7 +539,7 @@ def duplicates_do_not_make_acks_implode(machine: Machine) -> bool:
     return receiver.acks_sent == before + 1
 
 
-class AcksEachDuplicate(ViewReceiver):
+class AcksEachDuplicate(MulticastReceiver):
     def on_data(
         self, data: Data, now: int, allowance: int, out: Effects, datagram: int | None = None
     ) -> None:

@@ -12,7 +12,7 @@ from ringcast.core.view_change import Freeze
 from ringcast.errors import Reject
 from ringcast.events import Closed, Delivered, FragmentsDelivered, ViewInstalled, Writable
 from ringcast.model import SEQNO_MAX, Origin, Stream
-from ringcast.protocols.multicast import EARLY_MAX
+from ringcast.protocols.views.streams import EARLY_MAX
 from ringcast.wire.frames import Ack, Data, Nack, Watermark
 from support.cluster import Packet, cluster
 
@@ -301,7 +301,7 @@ def test_swapped_neighbours_ask_for_nothing() -> None:
     c.exchange()
     c.run(2)
     assert c.delivered("B", "A") == expected(20)
-    assert c.receiver("B", "A").nack_sent == 0
+    assert c.receiver("B", "A").stream.nack_sent == 0
 
 
 def test_nobody_asks_a_dead_sender() -> None:

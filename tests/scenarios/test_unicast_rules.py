@@ -349,10 +349,10 @@ def resending_keeps_no_sender_open(machine: Machine) -> bool:
 
 class CountsResendsAsUse(ReliableUnicast):
     def _tick(self, now: int, out: Effects) -> None:
-        before = {peer: sender.retransmitted for peer, sender in self.senders.items()}
+        before = {peer: sender.stream.retransmitted for peer, sender in self.senders.items()}
         super()._tick(now, out)
         for peer, sender in self.senders.items():
-            if sender.retransmitted > before[peer]:
+            if sender.stream.retransmitted > before[peer]:
                 sender._refresh(now)
 
 
@@ -527,6 +527,7 @@ class ClearsItsWindow(UnicastReceiver):
         delivered = window.delivered
         self.window = ReceiveWindow(window.capacity, offset=delivered, max_bytes=window.max_bytes)
         self.repair = Repair(delivered, self.repair.tau)
+        self.stream.window, self.stream.repair = self.window, self.repair
         super().resume(ok, now, allowance, out)
 
 

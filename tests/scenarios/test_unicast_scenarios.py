@@ -252,7 +252,7 @@ def test_a_greedy_request_is_answered_once_per_tick() -> None:
         c.receives("A", "B", UnicastNack(conn(1), [range(1, 1000)]))
     c.collect()
     assert c.seqnos("A") == [*range(1, 9), *range(1, 9)]
-    assert c.sender("A", "B").retransmitted == 8
+    assert c.sender("A", "B").stream.retransmitted == 8
 
 
 def test_a_request_on_another_connection_is_not_answered() -> None:
@@ -629,12 +629,12 @@ def test_one_full_peer_does_not_hold_up_another() -> None:
     c = Pair("ABC", capacity=2)
     c.stopped.add("B")
     assert c.send("A", "B", numbered(3)) == 2
-    assert c.sender("A", "B").is_blocked
+    assert c.sender("A", "B").stream.is_blocked
     for first in (1, 3, 5):
         assert c.send("A", "C", numbered(2, first)) == 2
         c.run(0.01)
     assert c.delivered("C", "A") == expected(6)
-    assert not c.sender("A", "C").is_blocked
+    assert not c.sender("A", "C").stream.is_blocked
     c.run(5)
     assert events_of(c, "A", Writable) == []
     assert c.send("A", "B", [b"3"]) == 0

@@ -16,11 +16,11 @@ from ringcast.events import Delivered
 from ringcast.model import Stream
 from ringcast.node import build_node
 from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stability import StabilityRounds, Timer
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import UnicastSender
-from ringcast.protocols.views.halves import ViewReceiver, ViewSender
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.sim.options import from_json
 from ringcast.sim.plan import expand
@@ -104,7 +104,7 @@ class Stumbles(ViewStreams):
 class LosesTheSixth(ViewStreams):
     """Delivers all but the sixth message of each sender (N1)."""
 
-    class receiver(ViewReceiver):
+    class receiver(MulticastReceiver):
         def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:
             if self.window.delivered == 5 and self.window.ready:
                 self.window.take_ready(1)
@@ -133,7 +133,7 @@ class ReportsOnce(StabilityRounds):
         self._timers.disarm(Timer.REPORT)
 
 
-class RelaysOtherBytes(ViewReceiver):
+class RelaysOtherBytes(MulticastReceiver):
     """What is sent on for another is not what came."""
 
     def pieces(self, seqnos: range, limit: int) -> list[Data]:
@@ -143,7 +143,7 @@ class RelaysOtherBytes(ViewReceiver):
         ]
 
 
-class GrowsWithoutBound(ViewSender):
+class GrowsWithoutBound(MulticastSender):
     """A send window has no upper bound."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -170,7 +170,7 @@ class ReportsWhatItHolds(ViewStreams):
 class CommitsAtOnce(ViewStreams):
     """A sender commits what it has sent, whoever holds it (U3)."""
 
-    class sending(ViewSender):
+    class sending(MulticastSender):
         def _commit(self, out: Effects, **how: Any) -> None:
             if self.is_gated and self.window.high > self.window.gate:
                 self.acks.min_received = self.window.high
@@ -183,7 +183,7 @@ class NeedsNoCommit(ViewStreams):
     def take_ready(
         self, limit: int, now: int, out: Effects, *, only_own: bool = False
     ) -> list[Event]:
-        for receiver in self._receivers.values():
+        for receiver in self.receivers.values():
             receiver.window.open_gate(receiver.window.received)
         return super().take_ready(limit, now, out, only_own=only_own)
 
@@ -222,7 +222,7 @@ class SendsTooMuchAgain(UnicastSender):
         super().tick(out)
         if not self.is_acked:
             window = self.window
-            self._send_out(self.fragments.pieces(range(window.low + 1, window.high + 1)), out)
+            self.stream.send_out(self.fragments.pieces(range(window.low + 1, window.high + 1)), out)
 
 
 class GivesUpInSilence(UnicastSender):
@@ -263,7 +263,7 @@ def broken(part: type) -> NodeFactory:
         return partial(build_node, multicast=streams(stability=part))
     if issubclass(part, MulticastReceiver):
         return partial(build_node, multicast=streams(receiver=part))
-    if issubclass(part, ViewSender):
+    if issubclass(part, MulticastSender):
         return partial(build_node, multicast=streams(sending=part))
     side = "sender" if issubclass(part, UnicastSender) else "receiver"
     return partial(build_node, unicast=type("Broken", (ReliableUnicast,), {side: part}))

@@ -13,11 +13,12 @@ from ringcast.explore.ablations import ABLATIONS as ALL_ABLATIONS
 from ringcast.model import Stream
 from ringcast.node import build_node
 from ringcast.protocols.failure import FailureDetector
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.views.change import ViewChange
+from ringcast.protocols.views.discovery import Meeting
 from ringcast.protocols.views.follower import Follower, Phase
-from ringcast.protocols.views.halves import ViewReceiver, ViewSender
 from ringcast.protocols.views.layer import GroupViews
-from ringcast.protocols.views.meeting import Meeting
 from ringcast.protocols.views.proposer import Proposer
 from ringcast.protocols.views.streams import Standing, ViewStreams
 from ringcast.wire.changes import InView
@@ -140,7 +141,7 @@ class WaitsForEver(GroupViews):
 # Streams
 
 
-class SendsWhileFrozen(ViewSender):
+class SendsWhileFrozen(MulticastSender):
     """Seqnos are given between a promise and the view."""
 
     def freeze(self) -> None:
@@ -157,11 +158,11 @@ class HearsWhileFrozen(ViewStreams):
             super()._on_late(source, data, now, out)
 
 
-class DeliversWhatItFetches(ViewReceiver):
+class DeliversWhatItFetches(MulticastReceiver):
     """What a flush brings does not wait for the view."""
 
     def freeze(self) -> None:
-        self.is_frozen = True
+        self.stream.is_frozen = True
         self._timers.disarm_all()
 
 
@@ -188,7 +189,7 @@ class OpensWindowsAtZero(ViewStreams):
         super()._begin(replace(begin, cut=replace(begin.cut, starts=starts)), now, out)
 
 
-class ForgetsNewcomers(ViewSender):
+class ForgetsNewcomers(MulticastSender):
     """Who is new need not acknowledge anything."""
 
     def begin(self, view: View, together: Any, now: int, out: Effects) -> None:

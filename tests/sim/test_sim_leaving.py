@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from seeded import check_nothing_failed
 
-from ringcast.node import Node
+from ringcast.protocols.stack import Stack
 from ringcast.rules.membership import LEAVE
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import Tally, run
@@ -67,7 +67,7 @@ def test_whoever_leaves_gets_its_own_messages(protocol: str) -> None:
 
 
 def test_without_that_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Node, "_hand_over", lambda _: None)
+    monkeypatch.setattr(Stack, "hand_over", lambda _: None)
     _, seen = play("group")
     assert not seen["handed over"]
     assert seen["with all of its own"] < seen["left"]

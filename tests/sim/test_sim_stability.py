@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from ringcast.cli.simulate import simulate
 from ringcast.node import build_node
+from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.stability import StabilityRounds
-from ringcast.protocols.views.halves import ViewReceiver
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.sim.crowd import LOAD_RUN_MESSAGES, LOAD_RUNS, load_table, loads
 from ringcast.sim.options import Incident, Options
@@ -146,7 +146,7 @@ class CountsStaleVotes(StabilityRounds):
         super().on_report(source, report, mine, now, out)
 
 
-class LetsGoAtDelivery(ViewReceiver):
+class LetsGoAtDelivery(MulticastReceiver):
     """What was taken is gone, though it is to be retained."""
 
     def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ringcast.protocols.views import parts as views_parts
-from ringcast.protocols.views.catch_up import CatchUp
 from ringcast.protocols.views.state import StateTransfer
-from ringcast.protocols.views.taking import Taking
+from ringcast.protocols.views.taking import CatchUp, Taking
 from ringcast.rules.table import STATE
 from ringcast.sim.options import Incident, Options
 from ringcast.sim.plan import expand

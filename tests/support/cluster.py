@@ -206,10 +206,10 @@ class Cluster:
         return window.low == window.high
 
     def sending(self, name: str) -> MulticastSender:
-        return self.nodes[name].multicast._senders[Stream.FIFO]
+        return self.nodes[name].multicast.senders[Stream.FIFO]
 
     def receiver(self, name: str, sender: str) -> MulticastReceiver:
-        return self.nodes[name].multicast._receivers[Origin(self.nodes[sender].me, Stream.FIFO)]
+        return self.nodes[name].multicast.receivers[Origin(self.nodes[sender].me, Stream.FIFO)]
 
 
 def read(codec: Codec, datagram: bytes) -> tuple[int, list[Frame]]:

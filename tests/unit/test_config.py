@@ -203,7 +203,10 @@ def test_a_member_needs_no_name_but_a_printable_one() -> None:
 BAD_GROUP: list[tuple[dict[str, Any], str]] = [
     ({"listen": "nowhere"}, "listen = 'nowhere': must be host:port, such as 127.0.0.1:7800"),
     ({"listen": 7800}, "listen = 7800: must be host:port, such as 127.0.0.1:7800"),
-    ({"members": "127.0.0.1:1"}, "members = '127.0.0.1:1': must be a list of addresses"),
+    (
+        {"members": "127.0.0.1:1"},
+        "members = '127.0.0.1:1': must be a list of addresses: ['127.0.0.1:7800']",
+    ),
     ({"members": ["x"]}, "members = 'x': must be host:port, such as 127.0.0.1:7800"),
     ({"transport": "pigeon"}, "transport = 'pigeon': must be 'udp', 'multicast' or 'tcp'"),
     ({"transport": []}, "transport = []: must be 'udp', 'multicast' or 'tcp'"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ringcast.aio.probe import Question
     from ringcast.model import Member, View
     from ringcast.protocols.multicast_sender import MulticastSender
+    from ringcast.protocols.stream import SendStream
 
 ASKS = ("view", "health", "explain", "stats", "top", "sync")
 
@@ -104,7 +105,7 @@ def _top(group: Group, driver: Driver) -> dict[str, object]:
                 "high": receiver.window.high,
                 "capacity": receiver.window.capacity,
                 "gaps": receiver.repair.gap_count,
-                "nack_sent": receiver.nack_sent,
+                "nack_sent": receiver.stream.nack_sent,
             }
             for origin, receiver in node.multicast.receivers.items()
         ],
@@ -114,8 +115,8 @@ def _top(group: Group, driver: Driver) -> dict[str, object]:
                 "low": sender.window.low,
                 "high": sender.window.high,
                 "capacity": sender.window.capacity,
-                "retransmitted": sender.retransmitted,
-                "blocked_s": (now - sender.blocked_since) / 1e9 if sender.is_blocked else None,
+                "retransmitted": sender.stream.retransmitted,
+                "blocked_s": _blocked_s(sender.stream, now),
             }
             for peer, sender in node.unicast.senders.items()
         ],
@@ -123,6 +124,10 @@ def _top(group: Group, driver: Driver) -> dict[str, object]:
         "transport": stats["transport"],
         "reasons": group.explain(),
     }
+
+
+def _blocked_s(stream: SendStream, now: int) -> float | None:
+    return (now - stream.blocked_since) / 1e9 if stream.is_blocked else None
 
 
 def _sent(sending: MulticastSender, now: int) -> dict[str, object]:
@@ -135,8 +140,8 @@ def _sent(sending: MulticastSender, now: int) -> dict[str, object]:
         "capacity": window.capacity,
         "bytes": window.charged,
         "bytes_max": window.max_bytes,
-        "retransmitted": sending.retransmitted,
-        "blocked_s": (now - sending.blocked_since) / 1e9 if sending.is_blocked else None,
+        "retransmitted": sending.stream.retransmitted,
+        "blocked_s": _blocked_s(sending.stream, now),
         "waits_for": [
             {
                 **tell_member(member),

@@ -20,14 +20,15 @@ from ringcast.explore.view_world import NOT_IN, Kind
 from ringcast.explore.views import Proposals, Views
 from ringcast.model import Stream
 from ringcast.protocols.connection import Input
-from ringcast.protocols.multicast_receiver import Timer
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender
+from ringcast.protocols.stream import Timer
 from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
 from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.follower import Follower, Phase
 from ringcast.protocols.views.frames import Propose
-from ringcast.protocols.views.halves import ViewReceiver, ViewSender
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.parts import make_cut
 from ringcast.protocols.views.proposer import Proposer
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
     from ringcast.explore.system import Scenario
     from ringcast.explore.view_world import Person, World
     from ringcast.model import Member, Origin, View, ViewId
+    from ringcast.protocols.views.discovery import Met
     from ringcast.protocols.views.frames import ChangeFrame, Wishes
-    from ringcast.protocols.views.meeting import Met
     from ringcast.wire.changes import Install
     from ringcast.wire.frames import Sync, SyncOk, UnicastData
 
@@ -59,21 +60,17 @@ def _nothing(*_: object) -> None:
     """What this method does is taken away."""
 
 
-def _always(*_: object) -> bool:
-    return True
+def _probe_nobody(self: MulticastSender, now: int, _: Effects) -> None:
+    MulticastSender.handle_timeout(self, now, Effects())
 
 
-def _probe_nobody(self: ViewSender, now: int, out: Effects) -> None:
-    ViewSender.handle_timeout(self, now, Effects())
-
-
-def _ack_once(self: ViewReceiver, seqno: int, now: int, allowance: int, out: Effects) -> None:
+def _ack_once(self: MulticastReceiver, seqno: int, now: int, allowance: int, out: Effects) -> None:
     is_due = self._timers.is_armed(Timer.ACK)
-    ViewReceiver.on_watermark(self, seqno, now, allowance, out if is_due else Effects())
+    MulticastReceiver.on_watermark(self, seqno, now, allowance, out if is_due else Effects())
 
 
-def _commit_at_once(self: ViewSender, out: Effects) -> None:
-    ViewSender._hold(self, out)
+def _commit_at_once(self: MulticastSender, out: Effects) -> None:
+    MulticastSender._hold(self, out)
     if self.window.high > self.window.gate:
         self.window.gate = self.window.high
         out.datagram(None, Commit(self.window.gate))
@@ -261,8 +258,8 @@ def _commit_nothing(self: ViewStreams, begin: Begin, now: int, out: Effects) -> 
     """A view begins without the uniform messages up to the cut that nobody has committed."""
     part = begin.cut.part_of(self.me)
     cuts = {
-        origin: self._receivers[origin].window.gate
-        if origin in self._receivers and origin.stream is Stream.UNIFORM
+        origin: self.receivers[origin].window.gate
+        if origin in self.receivers and origin.stream is Stream.UNIFORM
         else seqno
         for origin, seqno in part.cuts.items()
     }
@@ -277,11 +274,11 @@ def _announce_at_once(self: ViewStreams, group: GroupState, deadlines: Deadlines
 
 
 def _go_on_with_fragments(
-    self: ViewSender, view: View, together: Collection[Member], now: int, out: Effects
+    self: MulticastSender, view: View, together: Collection[Member], now: int, out: Effects
 ) -> None:
     """A large message goes on where it is, though somebody new lacks its beginning."""
     rest, self.fragments.rest = self.fragments.rest, deque()
-    ViewSender.begin(self, view, together, now, out)
+    MulticastSender.begin(self, view, together, now, out)
     self.fragments.rest = rest
 
 
@@ -379,9 +376,9 @@ _OF_VIEWS = {
             *("promise", UNIFORM, "AB B"),
             follower=AnswersLower,
             _matters=_lower_matters,
-            _may_matter=_always,
+            _may_matter=lambda *_: True,
         ),
-        _machines("freeze", FIFO, "AB", _may_send=_always),
+        _machines("freeze", FIFO, "AB", _may_send=lambda *_: True),
         _machines(
             *("deaf", UNIFORM, "C"),
             _hears=lambda self, who, _: who.follower.phase is not Phase.FLUSHED,
@@ -397,11 +394,11 @@ _OF_VIEWS = {
         _machines("finish", (), "AB AB", proposer=_finishing(lambda flushed, views: None)),
         _machines("last flushed", (), "ABC BC", proposer=_finishing(_any)),
         _machines("dead", (), "ABC CB", proposer=_finishing(_last)),
-        _machines("tag", UNIFORM, "A B", _is_of=_always),
+        _machines("tag", UNIFORM, "A B", _is_of=lambda *_: True),
         _machines(
             *("parts", UNIFORM, "A BA"),
             proposer=broken(Proposer, _make_cut=_cut_as_before),
-            follower=broken(Follower, _is_mine=_always),
+            follower=broken(Follower, _is_mine=lambda *_: True),
         ),
         _machines("window", FIFO, "BA", "A B", _start=_start_at_zero),
         _machines("gate", UNIFORM, "B", _waits=lambda self, i: False),
@@ -420,7 +417,7 @@ _OF_VIEWS = {
         _nodes(
             "start over",
             Script("", ("AB",), joins="C", idle="B", size=2000, capacity=2),
-            sending=broken(ViewSender, begin=_go_on_with_fragments),
+            sending=broken(MulticastSender, begin=_go_on_with_fragments),
         ),
     )
 }
@@ -431,16 +428,16 @@ ABLATIONS = {
         # The probe timer runs, but nobody is told the highest seqno: a lost last message leaves no
         # gap, so nobody misses it.
         "highest": _multicast(
-            _GROUP["loss"], STALL, sending=broken(ViewSender, handle_timeout=_probe_nobody)
+            _GROUP["loss"], STALL, sending=broken(MulticastSender, handle_timeout=_probe_nobody)
         ),
         # A lost last ack is never made good, so the sender's window never drains.
         "reack": _multicast(
             *(_GROUP["loss"], STALL),
-            receiver=broken(ViewReceiver, on_watermark=_ack_once, _on_duplicate=_nothing),
+            receiver=broken(MulticastReceiver, on_watermark=_ack_once, _on_duplicate=_nothing),
         ),
         # What is sent is committed before anybody holds it.
         "hold": _multicast(
-            _GROUP["uniform"], _NOT_ALL, sending=broken(ViewSender, _hold=_commit_at_once)
+            _GROUP["uniform"], _NOT_ALL, sending=broken(MulticastSender, _hold=_commit_at_once)
         ),
     },
     "unicast": _OF_UNICAST,

@@ -24,21 +24,20 @@ from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, Unic
 from ringcast.core.shared import Deadlines, GroupState, Timers
 from ringcast.errors import Undeliverable
 from ringcast.node import Node
-from ringcast.protocols.early import Early
+from ringcast.protocols.connection import Tail
+from ringcast.protocols.early import Early, Strangers
 from ringcast.protocols.memory import Memory
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.repair import Gap, Repair, Request
-from ringcast.protocols.strangers import Strangers
-from ringcast.protocols.tail import Tail
+from ringcast.protocols.stack import Stack
+from ringcast.protocols.stream import ReceiveStream, SendStream
 from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
 from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views.fetch import Fetch
-from ringcast.protocols.views.halves import ViewSender
 from ringcast.protocols.views.reading import UnreadView
-from ringcast.protocols.views.streams import ViewStreams
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import ReceiveWindow
 from ringcast.wire.codec import Codec
@@ -67,32 +66,35 @@ class LeftOut(NamedTuple):
         return frozenset(name for words in self for name in words.split())
 
 
+_PARTS = "multicast unicast membership detector state channel observer"
+
 LEFT_OUT: dict[type, LeftOut] = {
     Node: LeftOut(
-        "me codec passage memory _owner _places",
-        "rejected _receipts_asked",
-        "_few_since _turn",
-        "multicast unicast membership detector state _channel effects observer",
+        "me codec passage memory", "rejected _receipts_asked", "", _PARTS + " effects _channel"
     ),
+    Stack: LeftOut("me _owner _channel_at _before_change _divide _reject", "", "_turn", _PARTS),
     ReliableMulticast: LeftOut(
         "me streams receive_buffer _fragment_bytes _datagram_bytes _datagram_room"
         " allowed_bytes _slow_member_timeout_s _tau",
         "generation refused early_dropped peer_repaired _peer_repaired_to _last_sent _datagram",
-        "_turn",
+        "_turn _said_in",
         "_ready",
     ),
     MulticastSender: LeftOut(
         "origin _me _stream _tau _assumed _slow_after",
-        "retransmitted",
-        "heard _quota _probe_interval _ack_time _timed blocked_since _stuck_since",
-        # The last two are for who leaves by itself and who asks for receipts: nobody explored does.
-        "window _delivered_by_others _receipts",
+        "",
+        "heard _quota _probe_interval _ack_time _timed _stuck_since _probed_since",
+        # The last one is for who leaves by itself, receipts for who asks: nobody explored does.
+        "window fragments _delivered_by_others",
     ),
     MulticastReceiver: LeftOut(
         "origin helpers _ack_every _ack_delay _ack_datagrams _ample",
-        "acks_sent nack_sent",
+        "acks_sent",
         "last_data _turn",
+        "window assembler repair",
     ),
+    SendStream: LeftOut("frame _dest", "retransmitted", "blocked_since", "window _own receipts"),
+    ReceiveStream: LeftOut(counters="nack_sent"),
     Repair: LeftOut(
         instants="_answered_at _not_before _patience _round_trip is_repeated _datagram",
         elsewhere="_awaited",
@@ -110,30 +112,32 @@ LEFT_OUT: dict[type, LeftOut] = {
     ),
     UnicastSender: LeftOut(
         "peer _datagram_bytes _expiry _linger _give_up_after",
-        "retransmitted tail_retransmitted",
-        "used_at heard_at blocked_since _answer_ticks",
-        "window receipts",
+        "tail_retransmitted",
+        *("used_at heard_at _answer_ticks", "window fragments"),
     ),
     UnicastReceiver: LeftOut(
         "peer _ack_interval _ack_every _expiry _linger",
         # The last three decide when 64 messages or 64 KiB have come: nobody explored sends those.
-        "acks_sent nack_sent _allowed _delivered_bytes _datagrams",
+        "acks_sent _allowed _delivered_bytes _datagrams",
         "used_at last_data",
+        "window assembler repair",
     ),
     Tombstone: LeftOut(elsewhere="size"),
     Tail: LeftOut(
         "_tau _ack_interval", instants="pause _is_retransmitted _round_trip _start _timed"
     ),
-    ViewStreams: LeftOut(instants="_said_in"),
     Fetch: LeftOut("me _half_of", instants="_tries _interval"),
-    ViewSender: LeftOut(instants="_probed_since"),
 }
 
 TOLD_BY: dict[type, Callable[[Any], Any]] = {
     # When one is due is left to whoever explores all orders.
     Timers: lambda timers: frozenset(timers.by_key),
     # Ticks are not counted where clocks do not count; whether it was ever asked matters.
-    SyncRequest: lambda request: (request.conn, request.nonce, request.asked > 0),
+    SyncRequest: lambda sync_request: (
+        sync_request.conn,
+        sync_request.nonce,
+        sync_request.asked > 0,
+    ),
     # The halves themselves are told by the streams that they belong to.
     UnreadView: lambda view: (
         len(view.events),

@@ -27,8 +27,8 @@ from ringcast.explore.explorer import Violation
 from ringcast.explore.system import GONE, Fault, NodeSystem, replaced
 from ringcast.model import FIRST_CONN_ID, Conn, View, ViewId
 from ringcast.node import Node
+from ringcast.protocols.stream import Timer as ReceiverTimer
 from ringcast.protocols.unicast import ReliableUnicast, Timer
-from ringcast.protocols.unicast_receiver import Timer as ReceiverTimer
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
 from ringcast.protocols.unicast_sender import Timer as SenderTimer
 from ringcast.wire.frames import Close, Sync, SyncAck, SyncOk, UnicastAck, UnicastData, UnicastNack

@@ -26,8 +26,7 @@ from ringcast.explore.view_world import NOT_IN, Person, World
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views.election import may_answer
 from ringcast.protocols.views.follower import Follower, Phase
-from ringcast.protocols.views.frames import Propose, Wishes
-from ringcast.protocols.views.machines import receive
+from ringcast.protocols.views.frames import Propose, Wishes, receive
 from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.wire.changes import Finish, Install
 

@@ -20,14 +20,18 @@ from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Effects, Layer
 from ringcast.core.shared import Deadlines, GroupState
+from ringcast.errors import DecodeError
 from ringcast.events import Writable
+from ringcast.model import SYSTEM_EPOCH
 from ringcast.protocols.unicast import ReliableUnicast
+from ringcast.wire.requests import decode_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.config import UnicastConfig
-    from ringcast.model import Member, View
+    from ringcast.events import ReplyReceived, RequestReceived
+    from ringcast.model import Conn, Member, View
     from ringcast.wire.frames import Frame
 
 MESSAGE_BYTES_MAX = 2 << 20
@@ -104,6 +108,21 @@ class ControlChannel(Layer):
             waiting.append(payload)
         else:
             self.dropped += 1
+
+    def take_request(
+        self, source: Member, conn: Conn, seqno: int, payload: bytes, now: int
+    ) -> RequestReceived | ReplyReceived | None:
+        """One whole message that came alone, if it is the application's affair and next in turn.
+        None: nothing has happened, and it is to be received."""
+        unicast = self.unicast
+        if unicast is None or conn.epoch < SYSTEM_EPOCH:
+            return None  # it is the application's
+        try:
+            request = decode_request(source, payload)
+        except DecodeError:
+            return None
+        is_next = request is not None and unicast.take_next(source, conn, seqno, now)
+        return request if is_next else None
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         self.may_be_ready = True

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ringcast.core.effects import Layer, MemberAhead, NonMember, Suspected, Trusted, VerifyWanted
 from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.core.view_change import Begin
-from ringcast.protocols.intake import seconds
+from ringcast.protocols.stream import seconds
 from ringcast.wire.frames import Heartbeat, Ping, Pong
 from ringcast.wire.members import is_no_longer
 

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Final
 from ringcast.errors import ConfigError
 from ringcast.protocols import channel, early
 from ringcast.protocols.channel import ControlChannel
-from ringcast.protocols.multicast import EARLY_MAX
-from ringcast.protocols.strangers import STRANGER_BYTES_MAX, STRANGERS_MAX
+from ringcast.protocols.early import STRANGER_BYTES_MAX, STRANGERS_MAX
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.views import pieces
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.reading import UNREAD_WINDOWS
 from ringcast.protocols.views.state import StateTransfer
-from ringcast.protocols.views.streams import ViewStreams
+from ringcast.protocols.views.streams import EARLY_MAX, ViewStreams
 from ringcast.window.bounded import BoundedWindow
 from ringcast.window.windows import bytes_in
 

@@ -30,12 +30,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import Flushed, Layer
+from ringcast.core.effects import Layer
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
-from ringcast.model import Digest, Origin, Stream
-from ringcast.protocols.intake import deliver
+from ringcast.model import Origin, Stream
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stability import StabilityRounds
@@ -50,11 +49,10 @@ from ringcast.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from ringcast.config import MulticastConfig
-    from ringcast.core.effects import Effects, Signal
-    from ringcast.events import Event
+    from ringcast.core.effects import Effects
     from ringcast.model import Member, View
     from ringcast.settings import Settings
     from ringcast.window.acks import AckTable, AgreedMark
@@ -67,9 +65,6 @@ if TYPE_CHECKING:
         Nack,
         Watermark,
     )
-
-EARLY_MAX = 50
-"""Data frames kept for a view that is about to begin; beyond this, repair brings them again."""
 
 
 class ReliableMulticast(Layer):
@@ -110,14 +105,17 @@ class ReliableMulticast(Layer):
         self.allowed_bytes = config.allowed_bytes
         self._tau = round(config.xmit_interval_s * 1e9)
         self._is_closed = False
-        self._senders: dict[Stream, MulticastSender] = {}
+        self.senders: dict[Stream, MulticastSender] = {}
+        """What is sent here, to be read only."""
         self._last_sent: dict[Stream, int] = {}  # once there are none
-        self._receivers: dict[Origin, MulticastReceiver] = {}
+        self.receivers: dict[Origin, MulticastReceiver] = {}
+        """What comes from others, to be read only."""
         self._ready: set[Origin] = set()  # in whose windows messages wait for the application
         self.early: deque[tuple[Member, Data]] = deque()
         self.rounds = None if config.stability is None else self.stability(me, config)
         self._turn = 0  # who is first to be taken from, so that nobody starves
         self._datagram = 0  # how many have come
+        self._said_in = 0  # the tag of the one that is being received
         self.attach(GroupState(me), Deadlines())
 
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
@@ -131,7 +129,7 @@ class ReliableMulticast(Layer):
         """Datagrams hold more or less from now on."""
         self._fragment_bytes, self._datagram_bytes = fragment_bytes, datagram_bytes
         self._datagram_room = room_of(datagram_bytes, self.config.bulk_bytes)
-        for sending in self._senders.values():
+        for sending in self.senders.values():
             sending.fragments.resize(fragment_bytes, datagram_bytes)
 
     def configure(self, settings: Settings) -> None:
@@ -143,6 +141,8 @@ class ReliableMulticast(Layer):
         self.rounds = None if config.stability is None else self.stability(self.me, config)
         if self.rounds is not None:
             self.rounds.attach(self.group, self.deadlines)
+        for box in self._boxes():
+            box.configure(config, self._slow_member_timeout_s)
 
     def send(self, payloads: Sequence[bytes], stream: Stream, now: int, out: Effects) -> int:
         """Send to the group; return how many messages were accepted, from the first on.
@@ -151,7 +151,7 @@ class ReliableMulticast(Layer):
         """
         if self._is_closed:
             raise GroupClosed("this member has left its group")
-        sending = self._senders.get(stream)
+        sending = self.senders.get(stream)
         if sending is None:
             why = "not in a view yet" if self.group.view is None else "not a stream of this group"
             raise UsageError(f"cannot send on {stream.name.lower()}: {why}")
@@ -164,27 +164,11 @@ class ReliableMulticast(Layer):
         self._note_ready(sending)
         return accepted
 
-    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
-        if isinstance(signal, Flushed):
-            self._acknowledge(now, out)
-
-    def _take_own(self, view: View, end: Callable[[MulticastSender], int]) -> list[Event]:
-        """One's own messages, up to `end`, that all others have delivered, or deliver whatever
-        happens, however many: for who is about to go."""
-        events: list[Event] = []
-        for stream, sending in self._senders.items():
-            first = sending.window.delivered + 1
-            payloads = sending.take_last(end(sending), is_handed_over=self.has_handed_over)
-            if payloads:
-                deliver(self.me, stream, sending.assembler, first, payloads, view.id, events)
-                self._note_ready(sending)
-        return events
-
     def handle_timeout(self, now: int, out: Effects) -> None:
-        for sending in self._senders.values():
+        for sending in self.senders.values():
             sending.handle_timeout(now, out)
         allowance = self._allowance(now)
-        for receiver in self._receivers.values():
+        for receiver in self.receivers.values():
             receiver.handle_timeout(now, allowance, out)
         if self.rounds is not None:
             self.rounds.handle_timeout(now)
@@ -198,13 +182,13 @@ class ReliableMulticast(Layer):
     def _acknowledge(self, now: int, out: Effects) -> None:
         """Now, and not after the usual delay."""
         allowance = self._allowance(now)
-        for receiver in self._receivers.values():
+        for receiver in self.receivers.values():
             receiver.close(allowance, out)
 
     def ask_receipt(self, number: int, stream: Stream, *, is_flush: bool) -> int | None:
         """Confirmed follows, under the number that is returned, when all other members of the view
         have delivered what was sent so far. None: they have."""
-        sending = self._senders.get(stream)
+        sending = self.senders.get(stream)
         return None if sending is None else sending.ask_receipt(number, is_flush=is_flush)
 
     def stabilize(self, now: int, out: Effects) -> None:
@@ -218,48 +202,33 @@ class ReliableMulticast(Layer):
 
     # Outputs
 
-    def digest(self) -> Digest:
-        """What this member has delivered of everybody, itself included."""
-        windows = self.windows()
-        return Digest({origin: window.delivered for origin, window in windows.items()})
-
     @property
     def purged(self) -> int:
         """Up to here every member of the view has delivered what this one has sent."""
-        sending = self._senders.get(Stream.FIFO)
+        sending = self.senders.get(Stream.FIFO)
         return 0 if sending is None else sending.window.low
 
     def windows(self) -> dict[Origin, SendWindow | ReceiveWindow]:
         """Every window, to be read only: for traces, statistics and tests."""
         found: dict[Origin, SendWindow | ReceiveWindow] = {
-            Origin(self.me, stream): sending.window for stream, sending in self._senders.items()
+            Origin(self.me, stream): sending.window for stream, sending in self.senders.items()
         }
-        found.update((origin, receiver.window) for origin, receiver in self._receivers.items())
+        found.update((origin, receiver.window) for origin, receiver in self.receivers.items())
         return found
 
     def ack_tables(self) -> dict[Stream, AckTable | AgreedMark]:
         """Who has taken what of mine, to be read only."""
-        return {stream: sending.acks for stream, sending in self._senders.items()}
-
-    @property
-    def senders(self) -> Mapping[Stream, MulticastSender]:
-        """What is sent here, to be read only."""
-        return self._senders
-
-    @property
-    def receivers(self) -> Mapping[Origin, MulticastReceiver]:
-        """What comes from others, to be read only."""
-        return self._receivers
+        return {stream: sending.acks for stream, sending in self.senders.items()}
 
     def highest_sent(self, stream: Stream) -> int:
         """The last seqno given to one of my messages."""
-        sending = self._senders.get(stream)
+        sending = self.senders.get(stream)
         return self._last_sent.get(stream, 0) if sending is None else sending.window.high
 
     def is_blocked(self, stream: Stream) -> bool:
         """A send was cut short, and no Writable has followed yet."""
-        sending = self._senders.get(stream)
-        return sending is not None and sending.is_blocked
+        sending = self.senders.get(stream)
+        return sending is not None and sending.stream.is_blocked
 
     def stats(self) -> dict[str, object]:
         return {
@@ -269,26 +238,23 @@ class ReliableMulticast(Layer):
             "peer_repaired": self.peer_repaired,
             "refused": self.refused,
             "sent": {
-                stream.name.lower(): sending.stats() for stream, sending in self._senders.items()
+                stream.name.lower(): sending.stats() for stream, sending in self.senders.items()
             },
             "received": {
-                str(origin): receiver.stats() for origin, receiver in self._receivers.items()
+                str(origin): receiver.stats() for origin, receiver in self.receivers.items()
             },
             "rounds": {} if self.rounds is None else self.rounds.stats(),
         }
 
     def explain(self, now: int) -> list[str]:
         reasons = [reason for box in self._boxes() for reason in box.explain(now)]
-        if self.rounds is not None:
-            reasons += self.rounds.explain()
-        return reasons
+        return reasons if self.rounds is None else reasons + self.rounds.explain()
 
     def check_invariants(self) -> None:
-        assert len(self.early) <= EARLY_MAX
         if self.group.view is not None:
-            for sending in self._senders.values():
+            for sending in self.senders.values():
                 sending.check_invariants(self.group.view)
-        for origin, receiver in self._receivers.items():
+        for origin, receiver in self.receivers.items():
             assert self._is_peer(origin.sender)
             receiver.check_invariants()
         assert self._ready == {box.origin for box in self._boxes() if box.window.ready}
@@ -296,14 +262,14 @@ class ReliableMulticast(Layer):
     # From and to the boxes
 
     def _boxes(self) -> list[MulticastSender | MulticastReceiver]:
-        return [*self._senders.values(), *self._receivers.values()]
+        return [*self.senders.values(), *self.receivers.values()]
 
     def _is_peer(self, member: Member) -> bool:
         """Another member of my view: its frames count. Mine do not: I know what I sent."""
         return self.group.view is not None and member in self.group.view and member != self.me
 
     def _on_data(self, source: Member, data: Data, now: int, out: Effects) -> None:
-        receiver = self._receivers.get(Origin(source, data.stream))
+        receiver = self.receivers.get(Origin(source, data.stream))
         if receiver is None:
             self.refused += 1
             return
@@ -317,7 +283,7 @@ class ReliableMulticast(Layer):
         timers = self.deadlines.owner(("received", origin))
         receiver = self.receiver(origin, self.config, offset, timers, is_gated=is_gated)
         self._ready.discard(origin)
-        self._receivers[origin] = receiver
+        self.receivers[origin] = receiver
         assert self.group.view is not None
         self._find_helpers(receiver, self.group.view)
         if self.rounds is not None:
@@ -331,7 +297,7 @@ class ReliableMulticast(Layer):
             receiver.helpers = tuple(who for who in view if who not in (self.me, sender))
 
     def _on_commit(self, source: Member, commit: Commit, now: int) -> None:
-        receiver = self._receivers.get(Origin(source, Stream.UNIFORM))
+        receiver = self.receivers.get(Origin(source, Stream.UNIFORM))
         if receiver is None:
             self.refused += 1
         else:
@@ -359,7 +325,7 @@ class ReliableMulticast(Layer):
     def _on_peer_repair_request(
         self, source: Member, wanted: PeerRepairRequest, out: Effects
     ) -> None:
-        receiver = self._receivers.get(Origin(wanted.sender, Stream.FIFO))
+        receiver = self.receivers.get(Origin(wanted.sender, Stream.FIFO))
         if receiver is None or not receiver.window.retain:
             return
         quota = receiver.window.capacity_max - self._peer_repaired_to.get(source, 0)
@@ -373,7 +339,7 @@ class ReliableMulticast(Layer):
     def _on_peer_repair(
         self, source: Member, peer_repaired: PeerRepair, now: int, out: Effects
     ) -> None:
-        receiver = self._receivers.get(Origin(peer_repaired.sender, peer_repaired.data.stream))
+        receiver = self.receivers.get(Origin(peer_repaired.sender, peer_repaired.data.stream))
         if receiver is None or not receiver.window.retain or not self._is_peer(source):
             self.refused += 1
         else:
@@ -392,12 +358,12 @@ class ReliableMulticast(Layer):
         if rounds.news is not None:
             stable, rounds.news = rounds.news, None
             mine = stable.marks[view.members.index(self.me)]
-            sending = self._senders[Stream.FIFO]
+            sending = self.senders[Stream.FIFO]
             if mine.by_others > sending.window.high:
                 self.refused += 1  # nobody has what was never sent
                 return
             for place, mark in enumerate(stable.marks):
-                receiver = self._receivers.get(Origin(view.members[place], Stream.FIFO))
+                receiver = self.receivers.get(Origin(view.members[place], Stream.FIFO))
                 if receiver is not None:
                     receiver.on_stable(mark.by_all, now)
             sending.on_stable(stable, mine, view.members[mine.slowest], now, out)
@@ -416,15 +382,8 @@ class ReliableMulticast(Layer):
         windows = self.windows()
         return [windows[Origin(member, Stream.FIFO)] for member in view]
 
-    def _replay_early(self, now: int, out: Effects) -> None:
-        """A window has opened: perhaps for something that came before it."""
-        early, self.early = self.early, deque()
-        for sender, data in early:
-            self._datagram += 1
-            self._on_data(sender, data, now, out)
-
     def _on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
-        sending = self._senders.get(ack.stream)
+        sending = self.senders.get(ack.stream)
         if sending is None or not self._is_peer(source) or ack.received > sending.window.high:
             self.refused += 1
         else:
@@ -432,14 +391,14 @@ class ReliableMulticast(Layer):
             self._note_ready(sending)
 
     def _on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
-        sending = self._senders.get(nack.stream)
+        sending = self.senders.get(nack.stream)
         if sending is None or not self._is_peer(source):
             self.refused += 1
         else:
             sending.on_nack(source, nack, out)
 
     def _on_watermark(self, source: Member, watermark: Watermark, now: int, out: Effects) -> None:
-        receiver = self._receivers.get(Origin(source, watermark.stream))
+        receiver = self.receivers.get(Origin(source, watermark.stream))
         if receiver is None:
             self.refused += 1
         else:
@@ -454,10 +413,7 @@ class ReliableMulticast(Layer):
 
     def _in_turn(self) -> list[MulticastSender | MulticastReceiver]:
         """All streams; whoever was not reached last time comes first."""
-        boxes: list[MulticastSender | MulticastReceiver] = [
-            *self._senders.values(),
-            *self._receivers.values(),
-        ]
+        boxes = self._boxes()
         start = self._turn = self._turn % len(boxes) if boxes else 0
         return boxes[start:] + boxes[:start]
 
@@ -466,7 +422,7 @@ class ReliableMulticast(Layer):
         least."""
         horizon = now - self._tau
         active = 0
-        for receiver in self._receivers.values():
+        for receiver in self.receivers.values():
             if receiver.last_data is not None and receiver.last_data > horizon:
                 active += 1
         return max(self._share(active), self._datagram_room)
@@ -476,17 +432,17 @@ class ReliableMulticast(Layer):
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
-        unsent_bytes = sum(sending.fragments.rest_bytes for sending in self._senders.values())
+        unsent_bytes = sum(sending.fragments.rest_bytes for sending in self.senders.values())
         unacked = tuple(
             (stream, sending.acked_by_others + 1, sending.window.high)
-            for stream, sending in self._senders.items()
+            for stream, sending in self.senders.items()
             if not sending.is_flushed and not self.has_handed_over
         )
-        self._last_sent = {stream: box.window.high for stream, box in self._senders.items()}
+        self._last_sent = {stream: box.window.high for stream, box in self.senders.items()}
         for box in self._boxes():
             box.remove()
-        self._senders.clear()
-        self._receivers.clear()
+        self.senders.clear()
+        self.receivers.clear()
         self._ready.clear()
         self.early.clear()
         if self.rounds is not None:

@@ -16,6 +16,10 @@ Whenever repair.py says so: ask for what is missing, by timer, so that all that 
     turn shares a request. Where members retain what they have delivered,
     somebody else is asked, too, from the second time on: the sender may be out of reach.
 
+From Freeze to Begin nothing is acknowledged or asked for: the cut alone says what belongs to the
+    view, and the flush fetches it. At Begin everything before the view is here. What has been
+    delivered is told anew of streams that were used in the last view, and of no others.
+
 An ack tells two watermarks, neither ever ahead of the truth (N6): `received` is contiguously
 received, `delivered` is taken. It is cumulative: a lost one is made good by the next. Where members
 report (stability.py) nothing is acknowledged here; what was taken may be retained until it is
@@ -23,32 +27,21 @@ stable."""
 
 from __future__ import annotations
 
-from enum import auto
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ringcast.core.shared import Named
 from ringcast.model import SEQNO_MAX, Purge
-from ringcast.protocols.intake import accept, explain_window
-from ringcast.protocols.repair import Repair
+from ringcast.protocols.stream import ReceiveStream, Timer
 from ringcast.window.assembler import Assembler
-from ringcast.window.bounded import open_window
+from ringcast.window.bounded import BoundedWindow, open_window
 from ringcast.window.windows import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Ack, Data, Nack, PeerRepairRequest
-from ringcast.wire.limits import NACK_RANGES_MAX
 
 if TYPE_CHECKING:
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
     from ringcast.model import Member, Origin
-
-
-class Timer(Named):
-    ACK = auto()
-    """Acknowledge what was taken, or retransmitted, since the last ack."""
-    REPAIR = auto()
-    """Some gap is due to be asked for."""
 
 
 class MulticastReceiver:
@@ -76,20 +69,22 @@ class MulticastReceiver:
             retain=retain,
             gate=offset if is_gated else SEQNO_MAX,
         )
+        self.assembler = Assembler(config.max_message_bytes, retain=retain)
+        tau = round(config.xmit_interval_s * 1e9)
+        self.stream = ReceiveStream(self.window, self.assembler, tau, timers)
+        self.repair = self.stream.repair
         self.is_gated = is_gated
         self.helpers: tuple[Member, ...] = ()
         """Who may have what the sender does not send again."""
-        self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
-        self.assembler = Assembler(config.max_message_bytes, retain=retain)
         self.last_data: int | None = None
         self.acks_sent = 0
-        self.nack_sent = 0  # seqnos asked for
         self.origin = origin
         self._ack_every = config.ack_every
         self._ack_delay = round(config.ack_delay_s * 1e9)
         self._ack_datagrams = max(1, config.in_flight_bytes // config.datagram_bytes // 4)
         self._acked_received = offset
         self._acked_delivered = offset
+        self._began_at = offset  # the view: the cut has told its sender so
         self._ample = config.in_flight_bytes // 2  # an allowance where datagrams are counted
         self._datagrams = 0  # since the last ack
         self._delivered_bytes = 0  # since then, where the allowance is less than ample
@@ -104,40 +99,33 @@ class MulticastReceiver:
         self, data: Data, now: int, allowance: int, out: Effects, datagram: int | None = None
     ) -> None:
         """A run of this datagram; without a number, it is one of its own."""
-        window = self.window
         self.last_data = now
         self._datagrams += 1
-        had_gaps = self.repair.has_gaps
-        new = accept(data, window, self.assembler, self.repair, now, datagram)
-        self._is_repaired |= had_gaps and not self.repair.has_gaps
-        if new < data.count:
+        had_gaps = Timer.REPAIR in self._timers.by_key
+        if self.stream.accept(data, now, datagram) < data.count:
             self._on_duplicate(now)
-        if self.repair.has_gaps and self._is_much(allowance):
+        has_gaps = self.repair.has_gaps
+        self._is_repaired |= had_gaps and not has_gaps
+        if has_gaps and self._is_much(allowance):
             self._ack(allowance, out)
-        elif window.received > self._acked_received:
+        elif self.window.received > self._acked_received:
             if self.is_gated:  # the sender waits for it: what all hold may be delivered
                 self._ack(allowance, out)
             else:
                 self._ack_later(now)
-        if had_gaps or self.repair.has_gaps:
-            self._arm_repair()
 
     def on_commit(self, seqno: int, now: int) -> None:
         """All members of the view hold what is up to this."""
         self.window.open_gate(seqno)
-        self.repair.saw_watermark(self.window, seqno, now)
-        self._arm_repair()
+        self.stream.saw_watermark(seqno, now)
 
     def on_watermark(self, seqno: int, now: int, allowance: int, out: Effects) -> None:
-        self.repair.saw_watermark(self.window, seqno, now)
-        self._arm_repair()
+        self.stream.saw_watermark(seqno, now)
         self._ack(allowance, out)
 
     def take_ready(self, limit: int, now: int, allowance: int, out: Effects) -> list[bytes]:
-        payloads = self.window.take_ready(limit)
-        if payloads:
-            self.repair.window_moved(self.window, now)
-            self._arm_repair()
+        payloads = self.stream.take(limit, now)
+        if payloads and not self.stream.is_frozen:
             if allowance < self._ample:
                 self._delivered_bytes += sum(map(len, payloads))
             taken = self.window.delivered - self._acked_delivered
@@ -161,7 +149,7 @@ class MulticastReceiver:
         if self.window.retain and self.window.stable(through):
             self.assembler.forget(self.window.low)
             self.repair.window_moved(self.window, now)
-            self._arm_repair()
+            self.stream.arm_repair()
 
     def pieces(self, seqnos: range, limit: int) -> list[Data]:
         """Those of these that are retained here, at most so many."""
@@ -178,6 +166,33 @@ class MulticastReceiver:
             start = stop
         return found
 
+    def configure(self, config: MulticastConfig, slow_member_timeout_s: float) -> None:
+        """This is how the group does it from now on."""
+        self.repair.tau = round(config.xmit_interval_s * 1e9)
+        self._ack_delay = round(config.ack_delay_s * 1e9)
+        self.assembler.allow(config.max_message_bytes)
+
+    def freeze(self) -> None:
+        if not self.stream.is_frozen and not self.is_gated:
+            self.window.gate = self.window.received  # what a flush brings waits for its view
+        self._flush(is_flushing=True)
+        self._timers.disarm_all()
+
+    def _flush(self, *, is_flushing: bool) -> None:
+        self.stream.is_frozen = is_flushing
+        if isinstance(self.window, BoundedWindow):
+            self.window.is_flushing = is_flushing
+
+    def begin(self, now: int) -> None:
+        """A view begins, and everything before it is here."""
+        self._flush(is_flushing=False)
+        self.repair.window_moved(self.window, now)
+        self.stream.arm_repair()
+        if self.window.received > self._began_at or self.window.delivered > self._acked_delivered:
+            self._ack_later(now)  # what was said while its sender was frozen did not count
+        self._began_at = self.window.received
+        self.window.gate = self.window.received if self.is_gated else SEQNO_MAX
+
     def close(self, allowance: int, out: Effects) -> None:
         """The last word: what was taken and not yet acknowledged."""
         if self._timers.is_armed(Timer.ACK):
@@ -190,36 +205,18 @@ class MulticastReceiver:
     # Outputs
 
     def stats(self) -> dict[str, object]:
-        window = self.window
-        return {
-            "low": window.low,
-            "delivered": window.delivered,
-            "received": window.received,
-            "high": window.high,
-            "capacity": window.capacity,
-            "gaps": self.repair.gap_count,
-            "gap_tick_ms": self.repair.gap_tick / 1e6,
-            "fragment_bytes": self.assembler.size,
-            "oversized": self.assembler.oversized,
-            "duplicates": window.duplicates,
-            "dropped_low": window.dropped_low,
-            "dropped_high": window.dropped_high,
-            "dropped_bytes": window.dropped_bytes,
-            "acks_sent": self.acks_sent,
-            "nack_sent": self.nack_sent,
-        }
+        return {"low": self.window.low, "acks_sent": self.acks_sent, **self.stream.stats()}
 
     def explain(self, now: int) -> list[str]:
-        return explain_window(str(self.origin), self.window, self.repair, now)
+        return self.stream.explain(str(self.origin), now)
 
     def check_invariants(self) -> None:
-        self.window.check_invariants()
+        self.stream.check_invariants()
         assert self._acked_received <= self.window.received
         assert self._acked_delivered <= self.window.delivered
-        is_told = self._acked_delivered == self.window.delivered
-        assert is_told or not self._is_acking or self._timers.is_armed(Timer.ACK)
-        self.repair.check_invariants(self.window)
-        assert self._timers.is_armed(Timer.REPAIR) == self.repair.has_gaps
+        if not self.stream.is_frozen:
+            is_told = self._acked_delivered == self.window.delivered
+            assert is_told or not self._is_acking or self._timers.is_armed(Timer.ACK)
 
     # Acknowledgement and repair
 
@@ -257,20 +254,9 @@ class MulticastReceiver:
 
     def _ask(self, now: int, out: Effects) -> None:
         """Ask for what is due, if anything is."""
-        due = self.repair.take_due(self.window, now)
-        self.nack_sent += sum(map(len, due))
-        for start in range(0, len(due), NACK_RANGES_MAX):
-            missing = due[start : start + NACK_RANGES_MAX]
+        for missing in self.stream.take_missing(now):
             out.datagram(self.origin.sender, Nack(self.origin.stream, missing))
             if self.repair.is_repeated and self.helpers:
                 self._turn = (self._turn + 1) % len(self.helpers)
                 wanted = PeerRepairRequest(self.origin.sender, tuple(missing))
                 out.datagram(self.helpers[self._turn], wanted)
-        self._arm_repair()
-
-    def _arm_repair(self) -> None:
-        at = self.repair.next_ask()
-        if at is None:
-            self._timers.disarm(Timer.REPAIR)
-        else:
-            self._timers.arm(Timer.REPAIR, at)

@@ -14,7 +14,7 @@ Every probe interval: while some current member's ack is behind, tell the group 
     Whoever has kept a blocked sender from getting on for `slow_member_timeout` is reported as too
     slow, and again after as long; but not while this member's own application is no faster. By so
     much as a probe is late, it was we who slept: that time does not count.
-On acks and on new members: receipts that are due (receipts.py).
+On acks and on new members: receipts that are due (stream.py).
 On Stable, where members report instead of acknowledging (stability.py): what everybody has
     delivered is purged. Receivers that retain messages may have missed the last Stable of an
     earlier view, so the window has room for no more than two windows above what all are known to
@@ -22,39 +22,45 @@ On Stable, where members report instead of acknowledging (stability.py): what ev
 On a uniform stream, whenever what all current members hold has risen: that is committed. Nobody
     delivers more of it than that, the sender included. Commit tells the group, and is told again
     with every probe.
+From Freeze to Begin no seqno is given, and nothing counts that comes: the cut alone says what
+    belongs to the view. A send that waits gets its seqno in the next view.
+At Begin everybody who came along from the last view holds all that was sent in it: that is an ack
+    of each of them, and on a uniform stream it commits. Whoever is new begins behind it. A large
+    message that is under way when somebody new comes starts over: it belongs to the view of its
+    last fragment, and whoever is new needs all of it.
 """
 
 from __future__ import annotations
 
 from enum import auto
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ringcast.core.effects import TooSlow
+from ringcast.core.effects import TooSlow, Unreachable
 from ringcast.core.shared import Named
-from ringcast.events import Writable
 from ringcast.model import SEQNO_MAX, Origin, Purge, Stream
-from ringcast.protocols.intake import seconds
-from ringcast.protocols.receipts import OPEN, Receipts
+from ringcast.protocols.stream import SendStream, seconds
 from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
-from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow, room_of
 from ringcast.wire.frames import Commit, Data, Watermark
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
     from ringcast.model import Member, View
-    from ringcast.window.fragmenter import Piece
     from ringcast.wire.frames import Ack, Mark, Nack, Stable
 
 WATERMARK_PROBE_START_NS = 5_000_000
 """The first probe interval before an ack time has been measured."""
 
 WATERMARK_PROBE_MIN_NS = 1_000_000
+
+UNREACHABLE_TAUS = 4
+"""For so many probe intervals a member has answered none: its link to this one may be broken."""
 
 
 class Timer(Named):
@@ -88,7 +94,10 @@ class MulticastSender:
         )
         self.origin = Origin(me, stream)
         self.window = window
-        self.fragments = Fragmenter(window, fragment_bytes)
+        self.assembler = Assembler(config.max_message_bytes)  # for one's own application
+        frame = partial(Data, stream)
+        self.stream = SendStream(window, fragment_bytes, None, frame, self.assembler)
+        self.fragments = self.stream.fragments
         self.acks: AckTable | AgreedMark
         if stability is None:
             self.acks = AckTable(view.members, window.low)
@@ -96,14 +105,9 @@ class MulticastSender:
             self.acks = AgreedMark(view.members, window.low)
         self._heard_by_all = self._agreed = 0  # by reports: how far, as all know; as I know
         self._delivered_by_others = 0  # in views before this one: joiners are not asked for these
-        self._receipts = Receipts()
-        self.assembler = Assembler(config.max_message_bytes)
-        self.is_blocked = False
-        """A send was cut short, and no Writable has followed yet."""
-        self.blocked_since = 0
+        self.is_frozen = False
         self.heard: dict[Member, int] = {}
         """When each member last acknowledged anything."""
-        self.retransmitted = 0
         self._me = me
         self._stream = stream
         self._config = config
@@ -119,6 +123,7 @@ class MulticastSender:
         self._timed: tuple[int, int] | None = None  # the (seqno, when) being measured
         self._slow_after = round(slow_member_timeout_s * 1e9)  # 0: bear with everybody
         self._stuck_since = 0  # while blocked: when something was purged last
+        self._probed_since: int | None = None  # some ack is behind
         self._limit_messages()
         self._limit_bytes()
 
@@ -128,7 +133,8 @@ class MulticastSender:
         """For how many more messages there surely is room, of how many bytes together, and of how
         many each. None, while somebody waits for room."""
         window = self.window
-        if self.is_blocked or self.fragments.rest or window.datagram_bytes < DATAGRAM_OVERHEAD:
+        is_busy = self.is_frozen or self.stream.is_blocked or self.fragments.rest
+        if is_busy or window.datagram_bytes < DATAGRAM_OVERHEAD:
             return 0, 0, 0
         # However they share datagrams, all but the last are full enough to be charged as bytes.
         room_bytes = window.max_bytes - window.charged - DATAGRAM_OVERHEAD
@@ -136,15 +142,17 @@ class MulticastSender:
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         """How many messages were accepted, from the first on."""
-        first = self.window.high + 1
-        accepted, pieces = self.fragments.admit(payloads)
-        self._send_out(pieces, out)
-        if self.is_gated:
-            self._hold(out)
-        if accepted < len(payloads) and not self.is_blocked:
-            self.is_blocked = True
-            self.blocked_since = self._stuck_since = now
+        stream, first = self.stream, self.window.high + 1
+        was_blocked, accepted = stream.is_blocked, 0
+        if self.is_frozen:
+            stream.block(now)
+        else:
+            accepted = stream.send(payloads, now, out)
+        if stream.is_blocked and not was_blocked:
+            self._stuck_since = now
         if accepted:
+            if self.is_gated:
+                self._hold(out)
             if self._timed is None:
                 self._timed = (first, now)
             self._expect_acks(now)
@@ -163,20 +171,15 @@ class MulticastSender:
             self._purge(now, out)
         elif has_room:
             self._use_room(now, out)
-        if self._receipts:
-            self._receipts.look(self.acks.has_delivered, out)
+        if self.stream.receipts:
+            self.stream.receipts.look(self.acks.has_delivered, out)
 
     def on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
         most = self.window.capacity_max
         quota = most - self._quota.get(source, 0)
         dest = None if self._config.repair_to_all else source
-        for seqnos in nack.missing:
-            first = max(seqnos.start, self.window.low + 1)
-            for data in self._as_frames(range(first, min(seqnos.stop, first + quota))):
-                out.datagram(dest, data)
-                quota -= data.count
-                self.retransmitted += data.count
-        self._quota[source] = most - quota
+        count = self.stream.retransmit(nack.missing, quota, dest, out)
+        self._quota[source] = most - quota + count
 
     def on_stable(
         self, stable: Stable, mark: Mark, slowest: Member, now: int, out: Effects
@@ -194,20 +197,19 @@ class MulticastSender:
         has_room |= self._limit_messages()
         if has_room:
             self._use_room(now, out)
-        self._receipts.look(self.acks.has_delivered, out)
+        self.stream.receipts.look(self.acks.has_delivered, out)
 
     def ask_receipt(self, number: int, *, is_flush: bool) -> int | None:
         """Confirmed follows, under the number that is returned, when all other members of the view
         have delivered what was accepted so far. None: they have."""
-        seqno = OPEN if self.fragments.rest else self.window.high
         others = (who for who in self.acks.members if who != self._me)
-        behind = [who for who in others if not self.acks.has_delivered(who, seqno)]
-        return self._receipts.ask(number, seqno, behind, is_flush=is_flush) if behind else None
+        return self.stream.ask_receipt(number, others, self.acks.has_delivered, is_flush=is_flush)
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[bytes]:
         """One's own messages, for one's own application."""
         payloads = self.window.take_ready(limit)
-        if payloads and self.acks.update(self._me, self.window.high, self.window.delivered):
+        mine = self._me, self.window.high, self.window.delivered
+        if payloads and self.acks.update(*mine) and not self.is_frozen:
             self._purge(now, out)
         return payloads
 
@@ -223,7 +225,8 @@ class MulticastSender:
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         late = self._timers.lateness(Timer.WATERMARK_PROBE, now)
-        if self._timers.take(Timer.WATERMARK_PROBE, now):
+        is_due = self._timers.take(Timer.WATERMARK_PROBE, now)
+        if is_due:
             self._stuck_since = min(now, self._stuck_since + late)
             self._quota.clear()
             if self.is_behind:
@@ -233,6 +236,50 @@ class MulticastSender:
                 self._complain(now, out)
                 self._probe_interval = min(2 * self._probe_interval, self._tau)
                 self._timers.arm(Timer.WATERMARK_PROBE, now + self._probe_interval)
+        if not self.is_behind:
+            self._probed_since = None
+        elif self._probed_since is None or late >= 2 * self._tau:
+            self._probed_since = now
+        elif is_due and isinstance(self.acks, AckTable):
+            for member in self.acks.slowest():
+                silence = now - max(self.heard.get(member, 0), self._probed_since)
+                if member != self._me and silence >= UNREACHABLE_TAUS * self._tau:
+                    out.signal(Unreachable(member, silence))
+
+    def configure(self, config: MulticastConfig, slow_member_timeout_s: float) -> None:
+        """This is how the group does it from now on."""
+        self._config = config
+        self._tau = round(config.xmit_interval_s * 1e9)
+        self._slow_after = round(slow_member_timeout_s * 1e9)
+        self.assembler.allow(config.max_message_bytes)
+
+    def freeze(self) -> None:
+        self.is_frozen = True
+        self._timers.disarm_all()
+
+    def begin(self, view: View, together: Collection[Member], now: int, out: Effects) -> None:
+        """This view begins; these members come along with this one from the view before."""
+        self.is_frozen = False
+        self._probed_since = None
+        self._delivered_by_others = max(self._delivered_by_others, self.acked_by_others)
+        staying = [who for who in view if who in together]
+        self.stream.receipts.depart(staying, self.acks.has_delivered, str(view), out)
+        window = self.window
+        is_agreed = isinstance(self.acks, AgreedMark)
+        self.acks.set_members(staying, window.low)
+        self.acks.set_members(view.members, window.low if is_agreed else window.high)
+        for member in staying:
+            self.acks.update(member, window.high, 0)
+        for table in (self._allowances, self.heard, self._quota):
+            for member in [member for member in table if member not in view]:
+                del table[member]
+        if len(staying) < len(view):
+            self.fragments.start_over()
+        self._limit_bytes()
+        if self.is_gated:
+            window.gate = max(window.gate, window.high)
+        self._purge(now, out)
+        self._expect_acks(now)
 
     def bound(self, config: MulticastConfig) -> None:
         """So many bytes may be in the window from now on."""
@@ -247,7 +294,13 @@ class MulticastSender:
 
     def sent_since(self, first: int) -> list[Data]:
         """What was sent from seqno `first` on and is still here."""
-        return self._as_frames(range(first, self.window.high + 1))
+        return self.pieces(range(first, self.window.high + 1), self.window.high)
+
+    def pieces(self, seqnos: range, limit: int) -> list[Data]:
+        """Those of these that are still here, at most so many: one frame, or several where
+        fragments and whole messages alternate."""
+        pieces = self.fragments.pieces(seqnos[:limit])
+        return [Data(self._stream, first, payloads, more=more) for first, payloads, more in pieces]
 
     @property
     def is_behind(self) -> bool:
@@ -265,32 +318,19 @@ class MulticastSender:
         return min(self.acks.delivered_by_others(self._me), self.window.high)
 
     def stats(self) -> dict[str, object]:
-        window = self.window
         return {
-            "low": window.low,
-            "delivered": window.delivered,
-            "high": window.high,
-            "capacity": window.capacity,
-            "bytes": window.charged,
-            "bytes_max": window.max_bytes,
-            "fragments_waiting": len(self.fragments.rest),
-            "receipts": len(self._receipts),
-            "retransmitted": self.retransmitted,
+            **{name: getattr(self.window, name) for name in ("low", "delivered", "high")},
+            **self.stream.stats(),
+            "receipts": len(self.stream.receipts),
             "acks": {str(who): [received, taken] for who, received, taken in self.acks.entries()},
         }
 
     def explain(self, now: int) -> list[str]:
-        name = self._stream.name.lower()
-        if not self.is_behind:
+        name, window, taken = self._stream.name.lower(), self.window, self.acks.min_delivered
+        if self.is_frozen or not self.is_behind:
             return []
-        window = self.window
-        taken = self.acks.min_delivered
-        if self.is_blocked:
-            what = (
-                f"send on {name} blocked for {seconds(now - self.blocked_since)}: window full "
-                f"({window.high - window.low} of {window.capacity_max} messages, "
-                f"{window.charged} of {window.max_bytes} bytes), limited by"
-            )
+        if self.stream.is_blocked:
+            what = f"send on {name} {self.stream.explain_block(now)}, limited by"
         else:
             what = f"{window.high - taken} messages sent on {name} are not yet taken by"
         if not self.acks.slowest():
@@ -311,42 +351,29 @@ class MulticastSender:
 
     def _outlook(self, member: Member, now: int) -> str:
         """What comes of it, where nobody is borne with for ever."""
-        if not self.is_blocked or not self._slow_after or member == self._me:
+        if not self.stream.is_blocked or not self._slow_after or member == self._me:
             return ""
         left = max(0, self._stuck_since + self._slow_after - now)
         return f"; left out if it takes nothing for {seconds(left)} more"
 
     def check_invariants(self, view: View) -> None:
-        self.window.check_invariants()
+        self.stream.check_invariants()
+        if self.is_frozen:
+            return
         entries = self.acks.entries()
         assert self.acks.members == view.members
         assert all(delivered <= received <= self.window.high for _, received, delivered in entries)
         assert self.window.low <= self.acks.min_delivered <= self.window.high
         assert self._timers.is_armed(Timer.WATERMARK_PROBE) or not self.is_behind
         assert self.is_behind or not self.fragments.rest or not self.window.room
-        self.fragments.check_invariants()
 
     # Admission
 
-    def _send_out(self, pieces: list[Piece], out: Effects) -> None:
-        """To the group; one's own application gets them too, put together again."""
-        for first, payloads, more in pieces:
-            if more:
-                self.assembler.mark(range(first, first + len(payloads)))
-            out.datagram(None, Data(self._stream, first, payloads, more=more))
-
     def _use_room(self, now: int, out: Effects) -> None:
-        """Room may have appeared: for the rest of a large message first, then for the sender."""
-        if self.fragments.rest:
-            self._send_out(self.fragments.admit_rest(), out)
-            if not self.fragments.rest:
-                self._receipts.close(self.window.high)
+        if self.stream.use_room(out):
             if self.is_gated:
                 self._hold(out)
             self._expect_acks(now)
-        if self.is_blocked and not self.fragments.rest and not self.window.is_full:
-            self.is_blocked = False
-            out.event(Writable())
 
     def _limit_bytes(self) -> bool:
         """As many bytes in flight as every current member can take; True if that is more now."""
@@ -407,7 +434,7 @@ class MulticastSender:
 
     def _complain(self, now: int, out: Effects) -> None:
         """Nobody need be held up for ever, if that was agreed."""
-        if not self.is_blocked or not 0 < self._slow_after <= now - self._stuck_since:
+        if not self.stream.is_blocked or not 0 < self._slow_after <= now - self._stuck_since:
             return
         if self.window.delivered > self.acks.min_delivered:
             self._stuck_since = now
@@ -420,11 +447,3 @@ class MulticastSender:
             interval = max(WATERMARK_PROBE_MIN_NS, 2 * self._ack_time or WATERMARK_PROBE_START_NS)
             self._probe_interval = min(interval, self._tau)
             self._timers.arm(Timer.WATERMARK_PROBE, now + self._probe_interval)
-
-    def _as_frames(self, seqnos: range) -> list[Data]:
-        """Those that are still here: one frame, or several where fragments and whole messages
-        alternate."""
-        return [
-            Data(self._stream, first, payloads, more=more)
-            for first, payloads, more in self.fragments.pieces(seqnos)
-        ]

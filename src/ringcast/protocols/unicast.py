@@ -17,7 +17,7 @@ On send: through the UnicastSender of that peer (unicast_sender.py); without one
 On UnicastData: a datagram's runs are one batch. Only those of its newest connection count, and the
     one that opens a stream goes first. They go to the UnicastReceiver (unicast_receiver.py) of that
     connection. Without one: what comes of who is not in the view, and was not when its stream
-    began, waits for a view with it (strangers.py); of a member the first message of a stream that
+    began, waits for a view with it (early.py); of a member the first message of a stream that
     is newer than all that is known opens it, and with it goes what overtook it (early.py). Anything
     else that is not older asks for a sync, and is kept if a first message may yet open its
     connection; it goes with the sync request. Older runs are late: nothing.
@@ -50,10 +50,8 @@ from ringcast.errors import GroupClosed, Undeliverable, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
 from ringcast.protocols.connection import State
-from ringcast.protocols.early import Early
-from ringcast.protocols.intake import deliver, seconds
-from ringcast.protocols.receipts import Receipts
-from ringcast.protocols.strangers import Strangers, keep
+from ringcast.protocols.early import Early, Strangers, keep
+from ringcast.protocols.stream import Receipts, deliver, seconds
 from ringcast.protocols.unicast_counters import count
 from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, UnicastSender
@@ -227,12 +225,12 @@ class ReliableUnicast(Layer):
         accepted = entry.send(payloads, now, out)
         if accepted < len(payloads) and to not in self.group.view:
             if not accepted:
-                entry.is_blocked = False
+                entry.stream.is_blocked = False
                 raise entry.undeliverable(
                     f"{to} is not in the view, and {entry.backlog} wait for it: no more is sent to "
                     f"it until it is back"
                 )
-            entry.release(out)  # whoever tries again is told
+            entry.stream.release(out)  # whoever tries again is told
         if accepted:  # else the tick is armed, for what fills the window
             self._timers.arm_if_idle(Timer.TICK, now + self._tau)
         return accepted
@@ -309,7 +307,7 @@ class ReliableUnicast(Layer):
                     sender.give_up(f"{peer} has been restarted", out)
                     self.drop_to(peer)
                 else:
-                    sender.release(out)
+                    sender.stream.release(out)
             if receiver is not None:
                 receiver.end(now)
                 if is_replaced:
@@ -452,7 +450,7 @@ class ReliableUnicast(Layer):
         if to == self.me:
             return self._is_loopback_blocked
         entry = self.senders.get(to)
-        return entry is not None and entry.is_blocked
+        return entry is not None and entry.stream.is_blocked
 
     def stats(self) -> dict[str, object]:
         return count(self)
@@ -804,7 +802,7 @@ class ReliableUnicast(Layer):
             receiver.remove()
         for sender in self.senders.values():
             sender.remove()
-            sender.receipts.clear()  # it is not the peer that is gone
+            sender.stream.receipts.clear()  # it is not the peer that is gone
             sender.give_up(reason, out)
         self.senders.clear()
         self.receivers.clear()

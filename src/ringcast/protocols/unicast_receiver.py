@@ -20,18 +20,15 @@ When idle: close (connection.py), but not while messages wait for the applicatio
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import auto
 from typing import TYPE_CHECKING, Final
 
-from ringcast.core.shared import Named
 from ringcast.protocols.connection import TRANSITIONS, Input, State
-from ringcast.protocols.intake import accept, explain_window
 from ringcast.protocols.repair import Repair
+from ringcast.protocols.stream import ReceiveStream, Timer
 from ringcast.window.assembler import PART_BYTES_MIN, Assembler
 from ringcast.window.bounded import BoundedWindow, open_window
 from ringcast.window.windows import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import UnicastAck, UnicastNack
-from ringcast.wire.limits import NACK_RANGES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,15 +43,6 @@ if TYPE_CHECKING:
 ACK_MESSAGES_MIN: Final = 64
 ACK_BYTES_MIN: Final = 1 << 16
 """An ack is a datagram, and due at once for no less than this. Small windows wait for the clock."""
-
-
-class Timer(Named):
-    ACK = auto()
-    """Acknowledge what was taken, or came again, since the last ack."""
-    REPAIR = auto()
-    """Some gap is due to be asked for."""
-    IDLE = auto()
-    """Open: begin to close. Closing: be gone."""
 
 
 # Of these the fast path makes use: to look up a member of an Enum takes Python a while.
@@ -101,13 +89,14 @@ class UnicastReceiver:
         self.conn = conn
         size, held = config.window_bytes, config.held_bytes
         self.window = open_window(config.capacity, held, offset=offset, max_bytes=size)
-        self.repair = Repair(offset, round(config.xmit_interval_s * 1e9))
         self.assembler = Assembler(max_message_bytes, parts)
+        tau = round(config.xmit_interval_s * 1e9)
+        self.stream = ReceiveStream(self.window, self.assembler, tau, timers)
+        self.repair = self.stream.repair
         self.state = State.OPEN
         self.used_at = now
         self.last_data = now
         self.acks_sent = 0
-        self.nack_sent = 0  # seqnos asked for
         self._ack_interval = round(config.ack_interval_s * 1e9)
         self._expiry = round(config.expiry_s * 1e9)
         self._linger = round(config.close_s * 1e9)
@@ -127,15 +116,12 @@ class UnicastReceiver:
         """A run of this datagram; without a number, it is one of its own."""
         self.last_data = now
         self._datagrams += 1
-        had_gaps = self.repair.has_gaps
-        new = accept(data, self.window, self.assembler, self.repair, now, datagram)
+        new = self.stream.accept(data, now, datagram)
         if new:
             self._step(Input.USED)
             self._refresh(now)
         if new < data.count:
             self._on_duplicate(now)
-        if had_gaps or self.repair.has_gaps:
-            self._arm_repair()
 
     def take_next(self, seqno: int, now: int) -> bool:
         """Whether a whole message with this seqno could be taken as soon as it is here. Then it is,
@@ -156,11 +142,8 @@ class UnicastReceiver:
         return True
 
     def take_ready(self, limit: int, now: int) -> list[bytes]:
-        payloads = self.window.take_ready(limit)
+        payloads = self.stream.take(limit, now)
         if payloads:
-            if self.repair.announced > self.repair.known:
-                self.repair.window_moved(self.window, now)
-                self._arm_repair()
             self._delivered_bytes += sum(map(len, payloads))
             self._ack_later(now)
             if self.state is State.CLOSING and not self.window.ready:
@@ -183,8 +166,7 @@ class UnicastReceiver:
             self._skip(ok, now)
         self._step(Input.USED)
         self._refresh(now)
-        self.repair.saw_watermark(self.window, ok.high, now)
-        self._arm_repair()
+        self.stream.saw_watermark(ok.high, now)
         self._ack(allowance, out)
 
     def end(self, now: int) -> None:
@@ -227,37 +209,22 @@ class UnicastReceiver:
     # Outputs
 
     def stats(self) -> dict[str, object]:
-        window = self.window
         return {
             "connection": str(self.conn),
             "state": self.state.name,
-            "delivered": window.delivered,
-            "received": window.received,
-            "high": window.high,
-            "capacity": window.capacity,
-            "gaps": self.repair.gap_count,
-            "gap_tick_ms": self.repair.gap_tick / 1e6,
-            "fragment_bytes": self.assembler.size,
-            "oversized": self.assembler.oversized,
-            "duplicates": window.duplicates,
-            "dropped_low": window.dropped_low,
-            "dropped_high": window.dropped_high,
-            "dropped_bytes": window.dropped_bytes,
+            **self.stream.stats(),
             "ack_pending": self._timers.is_armed(Timer.ACK),
             "acks_sent": self.acks_sent,
-            "nack_sent": self.nack_sent,
         }
 
     def explain(self, now: int) -> list[str]:
-        return explain_window(f"{self.peer} to this member", self.window, self.repair, now)
+        return self.stream.explain(f"{self.peer} to this member", now)
 
     def check_invariants(self) -> None:
-        self.window.check_invariants()
+        self.stream.check_invariants()
         assert self.state is not State.CLOSED
         assert self._acked <= self.window.delivered
         assert self._acked == self.window.delivered or self._timers.is_armed(Timer.ACK)
-        self.repair.check_invariants(self.window)
-        assert self._timers.is_armed(Timer.REPAIR) == self.repair.has_gaps
         is_reaped = self._timers.is_armed(Timer.IDLE)
         assert is_reaped or not self._expiry or self.state is State.CLOSING
         assert is_reaped or self.state is State.OPEN or self.window.ready
@@ -277,15 +244,16 @@ class UnicastReceiver:
     def _skip(self, ok: SyncOk, now: int) -> None:
         """The sender no longer has what lies between: go on behind it. Only a sender that purged
         what was never acknowledged gets us here; to wait for it would be for ever."""
-        window = self.window
+        stream, window = self.stream, self.window
         if ok.low < window.high:
             window.skip(ok.low)
         else:
             held = window.held_max if isinstance(window, BoundedWindow) else None
             size, capacity = window.max_bytes, window.capacity
-            self.window = window = open_window(capacity, held, offset=ok.low, max_bytes=size)
+            window = open_window(capacity, held, offset=ok.low, max_bytes=size)
+            stream.window = self.window = window
         self.assembler.skip(ok.low, is_middle=ok.is_middle)
-        self.repair = Repair(window.received, self.repair.tau)
+        stream.repair = self.repair = Repair(window.received, self.repair.tau)
         self.repair.saw_watermark(window, window.high, now)
 
     def _on_duplicate(self, now: int) -> None:
@@ -306,16 +274,5 @@ class UnicastReceiver:
 
     def _ask(self, now: int, out: Effects) -> None:
         """Ask for what is due, if anything is."""
-        due = self.repair.take_due(self.window, now)
-        self.nack_sent += sum(map(len, due))
-        for start in range(0, len(due), NACK_RANGES_MAX):
-            missing = due[start : start + NACK_RANGES_MAX]
+        for missing in self.stream.take_missing(now):
             out.datagram(self.peer, UnicastNack(self.conn, missing))
-        self._arm_repair()
-
-    def _arm_repair(self) -> None:
-        at = self.repair.next_ask()
-        if at is None:
-            self._timers.disarm(Timer.REPAIR)
-        else:
-            self._timers.arm(Timer.REPAIR, at)

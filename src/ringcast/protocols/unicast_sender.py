@@ -5,7 +5,7 @@ HA is the highest acknowledged seqno (`window.low`), HS the highest sent (`windo
 On send: what finds room gets the next seqnos and goes out; the rest is not accepted. Closing turns
     back to open.
 On UnicastAck of the current connection: purged everything up to it; HA never falls. Whoever
-    waited for room is told, and receipts that are due are given (receipts.py).
+    waited for room is told, and receipts that are due are given (stream.py).
 On UnicastNack: send again what is still here, at most one window between two ticks.
 On Sync with a new nonce: move to the next connection, so that whatever the receiver said before
     no longer counts, and answer where the window stands. A repeated nonce gets the same answer.
@@ -13,10 +13,10 @@ On Sync with a new nonce: move to the next connection, so that whatever the rece
 On anything of the current connection: the peer is there, and has heard the answer to its Sync.
 Every tick: if HA < HS and neither has changed since the tick before, send HS once more, alone: the
     receiver then sees what it lacks. Repeat an answer to a Sync that nothing has confirmed.
-When neither HA nor HS has changed for the pause of tail.py, and HA < HS: send HS once more, without
-    waiting for the tick; after it, twice the pause. While nothing was heard from the peer on this
-    stream, the first message goes before it: the peer may have no window, and only the first
-    message opens one.
+When neither HA nor HS has changed for the pause of its tail (connection.py), and HA < HS: send HS
+    once more, without waiting for the tick; after it, twice the pause. While nothing was heard from
+    the peer on this stream, the first message goes before it: the peer may have no window, and only
+    the first message opens one.
 When idle: close (connection.py), but not while something is unacknowledged. A peer that answers
     nothing for `max_retransmit_s` is given up, and the application is told what it may have missed.
 """
@@ -24,16 +24,14 @@ When idle: close (connection.py), but not while something is unacknowledged. A p
 from __future__ import annotations
 
 from enum import auto
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ringcast.core.shared import Named
-from ringcast.events import Undeliverable, Writable
+from ringcast.events import Undeliverable
 from ringcast.model import Conn
-from ringcast.protocols.connection import TRANSITIONS, Input, State
-from ringcast.protocols.intake import seconds
-from ringcast.protocols.receipts import OPEN, Receipts
-from ringcast.protocols.tail import Tail
-from ringcast.window.fragmenter import Fragmenter
+from ringcast.protocols.connection import TRANSITIONS, Input, State, Tail
+from ringcast.protocols.stream import SendStream, seconds
 from ringcast.window.windows import SendWindow
 from ringcast.wire.frames import Close, SyncOk, UnicastData
 
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
     from ringcast.model import Member
-    from ringcast.window.fragmenter import Piece
     from ringcast.wire.frames import Sync, UnicastAck, UnicastNack
 
 SYNC_TICKS_MAX = 10
@@ -84,7 +81,9 @@ class UnicastSender:
         self.peer = peer
         self.conn = conn
         self.window = window
-        self.fragments = Fragmenter(window, fragment_bytes)
+        frame = partial(UnicastData, conn)
+        self.stream = SendStream(window, fragment_bytes, peer, frame)
+        self.fragments = self.stream.fragments
         self.state = State.OPEN
         self.used_at = now
         self.heard_at: int | None = None
@@ -92,15 +91,11 @@ class UnicastSender:
         """(HA, HS) as the last tick found them, if something was unacknowledged."""
         self.nonce = 0
         """The last sync request that was answered."""
-        self.is_blocked = False
-        self.blocked_since = 0
-        self.retransmitted = 0
-        self.tail_retransmitted = 0  # of these: by the tail timer
+        self.tail_retransmitted = 0  # by the tail timer
         self._tail = Tail(round(config.xmit_interval_s * 1e9), round(config.ack_interval_s * 1e9))
         self._tail_high = 0  # HS when the tail timer was set
         self._is_tail_off = True  # it is not set, or backs off: the next send sets it anew
         self._is_heard = False  # the peer has said something on this stream
-        self.receipts = Receipts()
         self._answer: SyncOk | None = None
         self._is_confirmed = True  # the peer is known to have the answer
         self._answer_ticks = 0  # since the sync request came
@@ -133,11 +128,7 @@ class UnicastSender:
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         """How many messages were accepted, from the first on."""
         was_acked = self.is_acked
-        accepted, pieces = self.fragments.admit(payloads)
-        self._send_out(pieces, out)
-        if accepted < len(payloads) and not self.is_blocked:
-            self.is_blocked = True
-            self.blocked_since = now
+        accepted = self.stream.send(payloads, now, out)
         if accepted:
             self._step(Input.USED)
             self._refresh(now)
@@ -165,14 +156,12 @@ class UnicastSender:
     def ask_receipt(self, number: int, *, is_flush: bool) -> int | None:
         """Confirmed follows, under the number that is returned, when the peer has delivered what
         was accepted so far, or is given up. None: it has."""
-        seqno = OPEN if self.fragments.rest else self.window.high
-        if self._has_delivered(self.peer, seqno):
-            return None
-        return self.receipts.ask(number, seqno, [self.peer], is_flush=is_flush)
+        others = (self.peer,)
+        return self.stream.ask_receipt(number, others, self._has_delivered, is_flush=is_flush)
 
     def depart(self, staying: Container[Member], reason: str, out: Effects) -> None:
         """If the peer is not `staying` nobody waits for its receipts any more."""
-        self.receipts.depart(staying, self._has_delivered, reason, out)
+        self.stream.receipts.depart(staying, self._has_delivered, reason, out)
 
     def is_current(self, conn: Conn) -> bool:
         """Whether what the peer says of this connection counts."""
@@ -198,11 +187,11 @@ class UnicastSender:
             self._quota = 0
             if self.state is State.OPEN:
                 self._refresh(now)
-            self._use_room(out)
-            if self.receipts:
-                self.receipts.look(self._has_delivered, out)
+            self.stream.use_room(out)
+            if self.stream.receipts:
+                self.stream.receipts.look(self._has_delivered, out)
         elif window.max_bytes > bytes_max:
-            self._use_room(out)
+            self.stream.use_room(out)
         if self.is_acked or (window.low, window.high) != (low, high):
             self._arm_tail(now)
         if self.is_acked:
@@ -211,15 +200,8 @@ class UnicastSender:
                 self._timers.arm_if_idle(Timer.IDLE, now + self._linger)
 
     def on_nack(self, nack: UnicastNack, out: Effects) -> None:
-        quota = self.window.capacity - self._quota
-        for seqnos in nack.missing:
-            first = max(seqnos.start, self.window.low + 1)
-            pieces = self.fragments.pieces(range(first, min(seqnos.stop, first + quota)))
-            self._send_out(pieces, out)
-            count = sum(len(piece.payloads) for piece in pieces)
-            quota -= count
-            self._note_retransmitted(count)
-        self._quota = self.window.capacity - quota
+        count = self._retransmit(nack.missing, self.window.capacity - self._quota, out)
+        self._quota += count
 
     def on_sync(self, sync: Sync, now: int, out: Effects) -> None:
         """A sync request about this stream."""
@@ -231,6 +213,7 @@ class UnicastSender:
             # connections.
             self._has_moved = True
             self.conn = self._next_conn()
+            self.stream.frame = partial(UnicastData, self.conn)
             self.nonce = sync.nonce
             window = self.window
             self._answer = SyncOk(
@@ -286,13 +269,7 @@ class UnicastSender:
         self.depart((), reason, out)
         if not self.is_acked:
             out.event(self.undeliverable(reason))
-        self.release(out)  # the next send begins anew
-
-    def release(self, out: Effects) -> None:
-        """Nobody is to wait for room here any longer: a send tells what is."""
-        if self.is_blocked:
-            self.is_blocked = False
-            out.event(Writable(self.peer))
+        self.stream.release(out)  # the next send begins anew
 
     def undeliverable(self, reason: str) -> Undeliverable:
         """What the peer may not have got."""
@@ -318,11 +295,7 @@ class UnicastSender:
             "state": self.state.name,
             "acked": window.low,
             "sent": window.high,
-            "capacity": window.capacity,
-            "bytes": window.charged,
-            "bytes_max": window.max_bytes,
-            "fragments_waiting": len(self.fragments.rest),
-            "retransmitted": self.retransmitted,
+            **self.stream.stats(),
             "tail_retransmitted": self.tail_retransmitted,
             "tail_pause_ms": self._tail.pause / 1e6,
             "sync_nonce": self.nonce,
@@ -332,20 +305,15 @@ class UnicastSender:
     def explain(self, now: int) -> list[str]:
         if self.is_acked:
             return []
-        window = self.window
         heard = self.heard_at
         sign = "nothing heard from it yet" if heard is None else f"heard {seconds(now - heard)} ago"
-        if self.is_blocked:
-            return [
-                f"send to {self.peer} blocked for {seconds(now - self.blocked_since)}: window full "
-                f"({window.high - window.low} of {window.capacity} messages, {window.charged} of "
-                f"{window.max_bytes} bytes); {self.backlog} are not yet taken; {sign}"
-            ]
+        if self.stream.is_blocked:
+            block = self.stream.explain_block(now)
+            return [f"send to {self.peer} {block}; {self.backlog} are not yet taken; {sign}"]
         return [f"{self.backlog} sent to {self.peer} are not yet taken; {sign}"]
 
     def check_invariants(self) -> None:
-        self.window.check_invariants()
-        self.fragments.check_invariants()
+        self.stream.check_invariants()
         assert self.state is not State.CLOSED
         assert self._timers.is_armed(Timer.GIVE_UP) == (not self.is_acked)
         assert self.window.delivered == self.window.low
@@ -400,37 +368,24 @@ class UnicastSender:
         if high != self._tail_high:
             self._arm_tail(self.used_at)  # something was sent since: the pause begins there
             return
-        before = self.retransmitted
+        before = self.stream.retransmitted
         if not self._is_heard and high > 1:
             self._resend(1, out)  # nothing is acknowledged either
         self._resend(high, out)
-        self.tail_retransmitted += self.retransmitted - before
+        self.tail_retransmitted += self.stream.retransmitted - before
         self._is_tail_off = True
         self._tail.double()
         if self._tail.is_due:
             self._timers.arm(Timer.TAIL, now + self._tail.pause)
 
     def _resend(self, seqno: int, out: Effects) -> None:
-        self._send_out(self.fragments.pieces(range(seqno, seqno + 1)), out)
-        self._note_retransmitted(1)
+        self._retransmit([range(seqno, seqno + 1)], 1, out)
 
-    def _note_retransmitted(self, count: int) -> None:
+    def _retransmit(self, missing: list[range], quota: int, out: Effects) -> int:
+        count = self.stream.retransmit(missing, quota, self.peer, out)
         if count:
-            self.retransmitted += count
             self._tail.retransmitted()
-
-    def _send_out(self, pieces: list[Piece], out: Effects) -> None:
-        for first, payloads, more in pieces:
-            out.datagram(self.peer, UnicastData(self.conn, first, payloads, more=more))
-
-    def _use_room(self, out: Effects) -> None:
-        """For the rest of a large message first, then for the sender."""
-        if self.fragments.rest:
-            self._send_out(self.fragments.admit_rest(), out)
-            if not self.fragments.rest:
-                self.receipts.close(self.window.high)
-        if not self.fragments.rest and not self.window.is_full:
-            self.release(out)
+        return count
 
     def _has_delivered(self, peer: Member, seqno: int) -> bool:
         return seqno <= self.window.low

@@ -213,7 +213,7 @@ def test_what_is_shared_is_copied_once() -> None:
     pair = clone([one, one, shared])
     assert pair[0] is pair[1] is not one
     node = clone(cluster(1).nodes["A"])
-    assert node.multicast is node._layers[0]
+    assert node.multicast is node._stack.layers[0]
     assert node.multicast.deadlines is node.unicast.deadlines is node.deadlines
     assert node.multicast.group is node.group
 
@@ -226,7 +226,8 @@ STATE = {
     "Effects": "events frames lone messages signals",
     "Fetch": "_answered _last _members _part _timers proposal",
     "Fragmenter": "_continued _whole is_middle rest window",
-    "Node": "_has_refused _has_said_goodbye _is_closed _layers _out _packed config view",
+    "MinMembers": "_has_refused _me _size least since",
+    "Node": "_packed _stack config view",
     "Parted": "_held",
     "Reading": "unread",
     "Receipts": "_pending",
@@ -238,16 +239,18 @@ STATE = {
     "SendWindow": "_charges _ring bulk_bytes capacity capacity_max capacity_min ceiling charged"
     " datagram_bytes delivered gate high low max_bytes",
     "Tail": "",
-    "UnicastReceiver": "_acked _timers assembler conn repair state window",
+    "ReceiveStream": "_timers assembler is_frozen repair window",
+    "Stack": "has_said_goodbye is_closed layers minimum out",
+    "SendStream": "fragments is_blocked",
+    "UnicastReceiver": "_acked _timers conn state stream",
     "UnicastSender": "_answer config _has_moved _is_answer_fresh _is_answer_owed _is_confirmed"
-    " _is_heard _is_tail_off _quota _tail _tail_high _timers conn fragments is_blocked marked nonce"
-    " state",
-    "ViewReceiver": "_acked_ahead _acked_delivered _acked_received _began_at _datagrams"
-    " _delivered_bytes _is_acking _is_repaired _timers assembler is_gated repair window",
-    "ViewSender": "_agreed _allowances _config _heard_by_all _timers acks assembler fragments"
-    " is_blocked is_frozen is_gated",
-    "ViewStreams": "aside early _is_closed _next_tag _parted _reading_in _receivers _senders _tag"
-    " config fetch has_handed_over is_paused reading rounds standing",
+    " _is_heard _is_tail_off _quota _tail _tail_high _timers conn marked nonce state stream",
+    "MulticastReceiver": "_acked_ahead _acked_delivered _acked_received _began_at _datagrams"
+    " _delivered_bytes _is_acking _is_repaired _timers is_gated stream",
+    "MulticastSender": "_agreed _allowances _config _heard_by_all _timers acks assembler is_frozen"
+    " is_gated stream",
+    "ViewStreams": "aside early _is_closed _next_tag _parted _reading_in _tag config fetch"
+    " has_handed_over is_paused reading receivers rounds senders standing",
     "_Ring": "_mask _slots",
 }
 """By class: what tells its machines apart."""

@@ -18,8 +18,8 @@ from ringcast.explore.scenarios import SCENARIOS
 from ringcast.explore.system import Fault
 from ringcast.explore.unicast import LATE_EFFECT, B, UnicastSystem
 from ringcast.model import Run
+from ringcast.protocols.stream import Timer as ReceiverTimer
 from ringcast.protocols.unicast import ReliableUnicast
-from ringcast.protocols.unicast_receiver import Timer as ReceiverTimer
 from ringcast.protocols.unicast_sender import Timer as SenderTimer
 from ringcast.protocols.unicast_sender import UnicastSender
 

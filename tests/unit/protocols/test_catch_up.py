@@ -6,7 +6,7 @@ import pytest
 
 from ringcast.events import Delivered, FragmentsDelivered, StateWanted, ViewInstalled
 from ringcast.model import Address, Member, Run, Stream, View, ViewId
-from ringcast.protocols.views.catch_up import MESSAGE_OVERHEAD, CatchUp
+from ringcast.protocols.views.taking import MESSAGE_OVERHEAD, CatchUp
 
 A, B, C = (Member(Address("h", n), n, name) for n, name in enumerate("ABC", 1))
 V1 = ViewId(A, 1)

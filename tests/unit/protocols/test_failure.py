@@ -634,7 +634,7 @@ def test_two_refusals_reach_the_other_layers() -> None:
     a.transport_hint(B.address, START)
     assert a.detector is not None
     assert a.detector.stats()["suspicions"] == 1
-    assert not a._out.signals
+    assert not a.effects.signals
 
 
 def test_probes_cross_the_wire_and_are_answered() -> None:

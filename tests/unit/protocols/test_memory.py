@@ -35,7 +35,7 @@ def build(limit: int | None) -> Node:
 
 
 def taken(node: Node) -> int:
-    found = node.memory.stats(node._layers)
+    found = node.memory.stats(node._stack.layers)
     assert found["taken"] == sum(found.values()) - found["limit"] - found["taken"]
     return found["taken"]
 
@@ -57,7 +57,7 @@ class Limited(ViewGroup):
         if node.me.name == "A":
             self._turn += 1
             if self._turn % 5 == 0:  # it takes long
-                self.most |= Counter(node.memory.stats(node._layers))
+                self.most |= Counter(node.memory.stats(node._stack.layers))
 
     def flood(self, size: int) -> None:
         """All send as much as they may, to all and to the first."""
@@ -151,8 +151,8 @@ def test_a_view_that_is_too_large_for_the_limit_is_told() -> None:
 
 def test_without_a_limit_windows_are_as_they_are_configured() -> None:
     node = build(None)
-    found = node.memory.stats(node._layers)
+    found = node.memory.stats(node._stack.layers)
     assert found["taken"] == 0
     assert found["limit"] > FOUR
     assert node.multicast.config == WIDE.multicast
-    assert node.memory.explain(node._layers) == []
+    assert node.memory.explain(node._stack.layers) == []

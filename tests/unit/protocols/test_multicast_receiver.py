@@ -10,8 +10,8 @@ from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects
 from ringcast.core.shared import Deadlines
 from ringcast.model import Address, Member, Origin, Stream
+from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.repair import GAP_TICK_START_NS, NACK_MESSAGES_MAX
-from ringcast.protocols.views.halves import ViewReceiver
 from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import Ack, Data, Nack
 from ringcast.wire.limits import NACK_RANGES_MAX
@@ -33,7 +33,7 @@ class Receiver:
         options = MulticastConfig(**config)
         self.deadlines = Deadlines()
         timers = self.deadlines.owner("received")
-        self.box = ViewReceiver(Origin(A, Stream.FIFO), options, offset, timers)
+        self.box = MulticastReceiver(Origin(A, Stream.FIFO), options, offset, timers)
         self.out = Effects()
 
     def data(self, first: int, count: int = 1, *, now: int = 0, more: bool = False) -> None:
@@ -233,7 +233,7 @@ def test_highest_shows_a_lost_last_message() -> None:
     assert r.sent() == [Ack(Stream.FIFO, 1, 0, ALLOWANCE)]
     r.timeout(GAP_TICK_START_NS)
     assert r.sent() == [Nack(Stream.FIFO, [range(2, 4)])]
-    assert r.box.nack_sent == 2
+    assert r.box.stream.nack_sent == 2
 
 
 def test_a_gap_is_not_asked_for_at_first_sight() -> None:
@@ -267,7 +267,7 @@ def test_an_answer_that_overtakes_another_asks_for_that_at_once() -> None:
     r.data(3, now=2 * GAP_TICK_START_NS)
     r.timeout(2 * GAP_TICK_START_NS)
     assert r.sent() == [Nack(Stream.FIFO, [range(1, 2)])]
-    assert r.box.nack_sent == 3
+    assert r.box.stream.nack_sent == 3
 
 
 def test_a_closed_gap_needs_no_timer() -> None:

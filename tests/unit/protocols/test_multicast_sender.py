@@ -14,8 +14,8 @@ from ringcast.model import Address, Member, Stream, View, ViewId
 from ringcast.protocols.multicast_sender import (
     WATERMARK_PROBE_MIN_NS,
     WATERMARK_PROBE_START_NS,
+    MulticastSender,
 )
-from ringcast.protocols.views.halves import ViewSender
 from ringcast.wire.frames import Ack, Data, Nack, Watermark
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Sender:
         members = view(A, *(others or (B,)))
         self.deadlines = Deadlines()
         timers = self.deadlines.owner("sent")
-        self.box = ViewSender(
+        self.box = MulticastSender(
             A, Stream.FIFO, self.config, members, fragment_bytes, timers, slow_member_timeout_s
         )
         self.view = members
@@ -105,7 +105,7 @@ def test_a_send_goes_to_everybody_as_one_run() -> None:
 def test_what_finds_no_room_takes_no_seqno() -> None:
     s = Sender(capacity=2)
     assert s.send(b"1", b"2", b"3") == 2
-    assert s.box.is_blocked
+    assert s.box.stream.is_blocked
     assert s.send(b"3") == 0
     assert s.box.window.high == 2
     assert s.sent() == [(None, Data(Stream.FIFO, 1, [b"1", b"2"]))]
@@ -370,7 +370,7 @@ def test_each_member_may_ask_for_one_window_between_two_probes() -> None:
     s.nack(B, range(1, 4))
     s.nack(B, range(1, 4))
     assert sum(frame.count for _, frame in s.sent() if isinstance(frame, Data)) == 4
-    assert s.box.retransmitted == 4
+    assert s.box.stream.retransmitted == 4
     s.nack(C, range(1, 5))
     assert sum(frame.count for _, frame in s.sent() if isinstance(frame, Data)) == 4
     at = s.deadlines.next()
@@ -388,13 +388,13 @@ def test_what_is_purged_gives_each_member_another_window_to_ask_for() -> None:
     s.sent()
     s.nack(B, range(1, 5))
     s.nack(C, range(1, 5))
-    assert s.box.retransmitted == 8
+    assert s.box.stream.retransmitted == 8
     s.ack(B, 4)
     s.nack(C, range(1, 5))
-    assert s.box.retransmitted == 8  # nothing is purged while C has nothing
+    assert s.box.stream.retransmitted == 8  # nothing is purged while C has nothing
     s.ack(C, 1)
     s.nack(C, range(1, 5))
-    assert s.box.retransmitted == 8 + 3
+    assert s.box.stream.retransmitted == 8 + 3
 
 
 def test_what_was_sent_and_is_still_here_can_be_read_as_it_went_out() -> None:
@@ -520,7 +520,7 @@ def test_a_large_message_that_cannot_begin_is_not_accepted() -> None:
     assert not s.box.fragments.rest
     assert s.send(b"0123") == 0
     assert not s.box.fragments.rest
-    assert s.box.is_blocked
+    assert s.box.stream.is_blocked
 
 
 def test_fragments_are_sent_again_as_fragments() -> None:

@@ -12,8 +12,8 @@ from ringcast.core.effects import Effects
 from ringcast.core.shared import Deadlines
 from ringcast.events import Confirmed, Undeliverable
 from ringcast.model import Address, Member, Stream, View, ViewId
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.unicast import ReliableUnicast
-from ringcast.protocols.views.halves import ViewSender
 from ringcast.wire.frames import Ack, Mark, Stable, UnicastAck
 
 A, B, C, D = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABCD", 1))
@@ -30,7 +30,7 @@ class Sender:
     def __init__(self, *others: Member, **config: Any) -> None:
         terms = MulticastConfig(**({"datagram_bytes": 1000, "window_bytes": 1 << 20} | config))
         timers = Deadlines().owner("sent")
-        self.box = ViewSender(A, Stream.FIFO, terms, view(A, *others), 900, timers)
+        self.box = MulticastSender(A, Stream.FIFO, terms, view(A, *others), 900, timers)
         self._numbers = count(1)
         self._out = Effects()
 
@@ -186,7 +186,7 @@ def test_a_large_message_is_delivered_with_its_last_fragment(smaller: int) -> No
 # Where members report
 
 
-def stable(box: ViewSender, s: Sender, by_others: int, number: int = 1) -> None:
+def stable(box: MulticastSender, s: Sender, by_others: int, number: int = 1) -> None:
     mark = Mark(0, by_others, 0)
     box.on_stable(Stable(ViewId(A, 1), number, ALLOWANCE, (mark,)), mark, A, 0, s._out)
 

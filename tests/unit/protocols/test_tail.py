@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringcast.protocols.tail import PAUSE_MIN_NS, START_NS, Tail
+from ringcast.protocols.connection import PAUSE_MIN_NS, START_NS, Tail
 
 MS = 1_000_000
 TAU, ACK = 500 * MS, 2 * MS

@@ -125,7 +125,7 @@ def test_a_gap_is_asked_for_after_a_gap_tick() -> None:
     e.data(3)
     assert e.deadlines.next() == 1 * MS
     assert e.at(1 * MS) == [UnicastNack(ONE, [range(2, 3)])]
-    assert e.entry.nack_sent == 1
+    assert e.entry.stream.nack_sent == 1
 
 
 def test_three_later_datagrams_prove_a_loss() -> None:
@@ -144,7 +144,7 @@ def test_no_gap_no_question() -> None:
     e.data(1)
     e.take()
     assert e.at(1 * S) == [ack(2)]
-    assert e.entry.nack_sent == 0
+    assert e.entry.stream.nack_sent == 0
 
 
 def test_what_had_no_slot_is_asked_for_when_there_is_one() -> None:
@@ -179,7 +179,7 @@ def test_resume_behind_what_is_lost() -> None:
     assert e.take() == [b"4"]  # kept
     assert e.taken() == [ack(3, ROOM, TWO)]
     assert e.at(5 * MS) == [ack(4, ROOM, TWO)]
-    assert e.entry.nack_sent == 0
+    assert e.entry.stream.nack_sent == 0
 
 
 def test_resume_far_behind_what_is_lost() -> None:

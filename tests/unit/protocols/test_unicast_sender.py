@@ -88,7 +88,7 @@ def test_what_finds_room_goes_out() -> None:
     e = Entry(capacity=2)
     assert e.send(3) == 2
     assert e.taken() == [data(1, b"1", b"2")]
-    assert e.entry.is_blocked
+    assert e.entry.stream.is_blocked
     assert e.send(1) == 0
     assert e.taken() == []
     assert e.marks == (0, 2)  # what was refused has no seqno
@@ -151,7 +151,7 @@ def test_the_highest_is_resent_on_the_second_tick_without_change() -> None:
     assert e.entry.marked == (45, 50)
     assert e.tick() == [data(50, b"50")]
     assert e.tick() == [data(50, b"50")]
-    assert e.entry.retransmitted == 2
+    assert e.entry.stream.retransmitted == 2
     e.ack(50)
     assert e.tick() == []
     assert e.entry.marked is None
@@ -186,7 +186,7 @@ def test_a_request_is_answered_from_the_window() -> None:
     assert e.taken() == [data(3, b"3"), data(5, b"5")]
     e.entry.on_nack(UnicastNack(ONE, [range(1, 3), range(6, 9)]), e.out)
     assert e.taken() == []
-    assert e.entry.retransmitted == 2
+    assert e.entry.stream.retransmitted == 2
 
 
 def test_requests_are_answered_up_to_one_window_per_tick() -> None:

@@ -21,8 +21,8 @@ from ringcast.protocols.views.cookies import permit
 from ringcast.protocols.views.fetch import WANTS_MAX
 from ringcast.protocols.views.follower import Phase
 from ringcast.protocols.views.frames import Flushable, Propose, State
-from ringcast.protocols.views.pairs import BROKEN_AFTER_NS, COMPLAINTS_MAX, Pairs
-from ringcast.protocols.views.pairs import FRESH_NS as COMPLAINT_NS
+from ringcast.protocols.views.requests import BROKEN_AFTER_NS, COMPLAINTS_MAX, Pairs
+from ringcast.protocols.views.requests import FRESH_NS as COMPLAINT_NS
 from ringcast.protocols.views.streams import UNREAD_WINDOWS, Standing, ViewStreams
 from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.protocols.views.translation import Basis, decode_state, encode_state
@@ -472,7 +472,7 @@ def test_what_a_flush_brings_is_read_when_its_view_begins_not_before(stream: Str
     assert group.run_until(lambda: is_flushed(group, "C"), 200)
     reader, view = group.node("C").me, group.layer("C").change.view
     origin = Origin(group.node("B").me, stream)
-    half = streams_of(group, "C")._receivers[origin]
+    half = streams_of(group, "C").receivers[origin]
     assert half.window.received == 3
     assert group.observed.got(reader, view.id, origin) == []
     group.is_lost = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringcast.core.shared import Phase
 from ringcast.model import Address, Member, ViewId
-from ringcast.protocols.views.meeting import FRESH_NS, Meeting
+from ringcast.protocols.views.discovery import FRESH_NS, Meeting
 from ringcast.wire.changes import Hello
 from support.settings import PLAIN
 from support.view_group import ViewGroup

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ringcast.model import Address, Member, View, ViewId
-from ringcast.protocols.views.backoff import BackOff
-from ringcast.protocols.views.meeting import (
+from ringcast.protocols.views.discovery import (
     FRESH_NS,
     PARTS_MAX,
     PAUSE_MAX_NS,
@@ -15,6 +14,7 @@ from ringcast.protocols.views.meeting import (
     Meeting,
     rank_of,
 )
+from ringcast.protocols.views.timing import BackOff
 from ringcast.wire.changes import Hello
 from support.settings import PLAIN
 

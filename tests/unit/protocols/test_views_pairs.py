@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringcast.model import Address, Member, View, ViewId
-from ringcast.protocols.views.pairs import COMPLAINTS_MAX, FORGET_NS, FRESH_NS, PROBE_NS, Pairs
+from ringcast.protocols.views.requests import COMPLAINTS_MAX, FORGET_NS, FRESH_NS, PROBE_NS, Pairs
 
 A, B, C, D = (Member(Address("h", n), 1, name) for n, name in enumerate("ABCD"))
 VIEW = View(ViewId(A, 2), (A, B, C, D))

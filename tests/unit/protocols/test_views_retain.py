@@ -73,7 +73,7 @@ def test_a_window_full_of_retained_messages_goes_on_with_the_next_mark() -> None
     group.run(500)
     assert count > 5 * SMALL.multicast.capacity
     assert group.undelivered() == []
-    assert group.node("A").multicast.senders[Stream.FIFO].retransmitted == 0
+    assert group.node("A").multicast.senders[Stream.FIFO].stream.retransmitted == 0
 
 
 def test_the_setting_is_one_of_purging() -> None:

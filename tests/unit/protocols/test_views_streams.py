@@ -11,8 +11,7 @@ from ringcast.core.effects import Effects
 from ringcast.core.view_change import Begin, CutReached, Flush, Freeze, Part, cut_between
 from ringcast.events import Closed
 from ringcast.model import Origin, Stream, View, ViewId
-from ringcast.protocols.multicast import EARLY_MAX
-from ringcast.protocols.views.streams import Standing, ViewStreams
+from ringcast.protocols.views.streams import EARLY_MAX, Standing, ViewStreams
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Forwarded, InView, Want
 from ringcast.wire.codec import Codec

@@ -11,7 +11,7 @@ import pytest
 from ringcast.config import StabilityConfig
 from ringcast.events import ViewInstalled
 from ringcast.model import Stream
-from ringcast.protocols.views.parted import PARTED_MAX, Parted
+from ringcast.protocols.views.reading import PARTED_MAX, Parted
 from ringcast.window.acks import AckTable
 from support.view_group import ViewGroup, in_letters
 from support.view_side import A, B, C

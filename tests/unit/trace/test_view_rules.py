@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_builder import Script, keys
 
-from ringcast.protocols.strangers import STRANGER_NS
+from ringcast.protocols.early import STRANGER_NS
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
 from ringcast.protocols.views import backoff, change, meeting, taking
 from ringcast.rules import bounds

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.protocols.intake import seconds
+from ringcast.protocols.stream import seconds
 from ringcast.settings import NAMES, PURGES
 
 if TYPE_CHECKING:

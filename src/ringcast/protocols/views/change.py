@@ -2,7 +2,7 @@
 
 The machines (follower.py, proposer.py) say what is safe. Here is what makes changes end:
 
-My proposals (proposals.py), and for whom a member waits that has promised (waiting.py).
+My proposals (proposals.py), and for whom a member waits that has promised (timing.py).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ringcast.protocols.views import frames as machine
 from ringcast.protocols.views.cookies import permit
 from ringcast.protocols.views.election import coordinator, may_answer, rank, verified
 from ringcast.protocols.views.follower import Phase
-from ringcast.protocols.views.machines import receive
+from ringcast.protocols.views.frames import receive
 from ringcast.protocols.views.proposals import NO_ANSWER, Proposals
 from ringcast.protocols.views.proposer import Step
-from ringcast.protocols.views.repeating import Timer
 from ringcast.protocols.views.timing import (
     PATIENCE_NS,
+    Timer,
+    Waiting,
 )
-from ringcast.protocols.views.translator import Translator
-from ringcast.protocols.views.waiting import Waiting
+from ringcast.protocols.views.translation import Translator
 from ringcast.wire import changes as wire
 from ringcast.wire.change_codec import tag_of
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringcast.protocols.intake import seconds
+from ringcast.protocols.stream import seconds
 
 if TYPE_CHECKING:
     from ringcast.protocols.views.change import ViewChange
     from ringcast.protocols.views.layer import GroupViews
-    from ringcast.protocols.views.pairs import Pairs
+    from ringcast.protocols.views.requests import Pairs
 
 
 def explain(change: ViewChange, pairs: Pairs, now: int) -> list[str]:

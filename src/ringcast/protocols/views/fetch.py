@@ -16,8 +16,7 @@ from ringcast.config import CAPACITY_LIMIT
 from ringcast.core.shared import Named
 from ringcast.core.view_change import OWN
 from ringcast.model import Origin
-from ringcast.protocols.intake import accept
-from ringcast.protocols.views.halves import ViewReceiver
+from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.views.timing import REPEAT_MAX_NS, REPEAT_START_NS
 from ringcast.wire.changes import Forwarded, Want
 from ringcast.wire.frames import Data
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from ringcast.core.shared import Timers
     from ringcast.core.view_change import Part
     from ringcast.model import Member, ViewId
-    from ringcast.protocols.views.halves import ViewSender
+    from ringcast.protocols.multicast_sender import MulticastSender
 
-    HalfOf = Callable[[Origin], ViewSender | ViewReceiver | None]
+    HalfOf = Callable[[Origin], MulticastSender | MulticastReceiver | None]
 
 DIRECT_TRIES = 2
 """How often its holder is asked before the proposer is."""
@@ -92,7 +91,7 @@ class Fetch:
         if self._part is not None:
             for origin, cut in self._part.cuts.items():
                 half = self._half_of(origin)
-                if isinstance(half, ViewReceiver) and half.window.received < cut:
+                if isinstance(half, MulticastReceiver) and half.window.received < cut:
                     found[origin] = cut
         return found
 
@@ -128,10 +127,10 @@ class Fetch:
         """As far as the cut goes."""
         assert self._part is not None
         half, cut = self._half_of(origin), self._part.cuts.get(origin, OWN)
-        if isinstance(half, ViewReceiver) and data.first <= cut:
+        if isinstance(half, MulticastReceiver) and data.first <= cut:
             payloads = data.payloads[: cut - data.first + 1]
             data = Data(data.stream, data.first, payloads, more=data.more)
-            accept(data, half.window, half.assembler, half.repair, now, None)
+            half.stream.accept(data, now, None)
 
     def on_want(self, source: Member, want: Want, out: Effects) -> bool:
         """Of mine, or of somebody's that I hold; or pass it on to who does. Whether it counts."""
@@ -188,7 +187,7 @@ class Fetch:
         named = (source,) if frame.asker is None else (source, frame.asker)
         return frame.id == self._last and all(member in self._members for member in named)
 
-    def _receiver(self, origin: Origin) -> ViewReceiver:
+    def _receiver(self, origin: Origin) -> MulticastReceiver:
         half = self._half_of(origin)
-        assert isinstance(half, ViewReceiver)
+        assert isinstance(half, MulticastReceiver)
         return half

@@ -1,4 +1,5 @@
-"""What the members of a proposal say to each other, and what a change asks for.
+"""What the members of a proposal say to each other, which of its two sides a member's frame is for,
+and what a change asks for.
 
 On the wire most of it names places in lists: see `translation`.
 """
@@ -15,6 +16,8 @@ from ringcast.wire.changes import Finish, Flushed, Install, Installed, Refuse
 if TYPE_CHECKING:
     from ringcast.core.view_change import Snapshot, StateStanding
     from ringcast.model import Member, ViewId
+    from ringcast.protocols.views.follower import Follower
+    from ringcast.protocols.views.proposer import Proposer
     from ringcast.settings import Settings
 
 
@@ -74,3 +77,25 @@ class Wishes:
 
     def send(self, dest: Member, frame: ChangeFrame) -> None:
         self.frames.append((dest, frame))
+
+
+def receive(
+    follower: Follower, proposer: Proposer, source: Member, frame: ChangeFrame, out: Wishes
+) -> None:
+    match frame:
+        case Propose():
+            follower.on_propose(source, frame, out)
+        case State():
+            proposer.on_state(source, frame, out)
+        case Refuse():
+            proposer.on_refuse(frame)
+        case Finish():
+            follower.on_finish(source, frame, out)
+        case Cut():
+            follower.on_cut(source, frame, out)
+        case Flushed():
+            proposer.on_flushed(source, frame, out)
+        case Install():
+            follower.on_install(source, frame, out)
+        case Installed():
+            proposer.on_installed(source, frame)

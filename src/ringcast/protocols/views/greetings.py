@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import order
-from ringcast.protocols.views.discovery import STRANGER_NS
-from ringcast.protocols.views.meeting import rank_of
+from ringcast.protocols.views.discovery import STRANGER_NS, rank_of
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Cookie, Hello
 

@@ -12,7 +12,7 @@
 Everybody starts in a view of its own, which is not shown while it looks. Joining, healing, leaving
 and losing somebody are one thing: a change (change.py) to a view of the members that are to go on
 together. The first of a view proposes it: those of its view that it does not suspect, those that
-leave, and the parts that it has met (meeting.py). Others ask it: to let them leave, to see to who
+leave, and the parts that it has met (discovery.py). Others ask it: to let them leave, to see to who
 seems dead, to leave out who holds them up.
 """
 
@@ -36,16 +36,15 @@ from ringcast.core.effects import (
 from ringcast.core.shared import Deadlines, GroupState, Named, Phase
 from ringcast.core.view_change import Begin, Cut, CutReached, Frozen, Part, SawView, StateChanged
 from ringcast.model import View, ViewId
-from ringcast.protocols.intake import seconds
+from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.agreement import Agreement
 from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.cookies import Cookies
-from ringcast.protocols.views.discovery import MEMBER_NS, Discovery
+from ringcast.protocols.views.discovery import GATHER_NS, MEMBER_NS, Discovery, Meeting
 from ringcast.protocols.views.explaining import count, explain
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.follower import Phase as Following
 from ringcast.protocols.views.greetings import Greetings
-from ringcast.protocols.views.meeting import GATHER_NS, Meeting
 from ringcast.protocols.views.parts import is_kept
 from ringcast.protocols.views.pieces import Pieces
 from ringcast.protocols.views.proposer import Proposer, Step
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects, Signal
     from ringcast.core.shared import Timers
     from ringcast.model import Address, Member
-    from ringcast.protocols.views.meeting import Met
+    from ringcast.protocols.views.discovery import Met
     from ringcast.settings import Settings
     from ringcast.wire.frames import Frame
 

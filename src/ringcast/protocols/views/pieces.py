@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringcast.errors import DecodeError
-from ringcast.protocols.strangers import STRANGER_BYTES_MAX, STRANGER_NS, STRANGERS_MAX
+from ringcast.protocols.early import STRANGER_BYTES_MAX, STRANGER_NS, STRANGERS_MAX
 from ringcast.wire.change_codec import decode_pieces
 from ringcast.wire.limits import CHANGE_BYTES_MAX, VIEW_MEMBERS_MAX
 

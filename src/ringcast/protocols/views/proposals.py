@@ -24,12 +24,13 @@ from ringcast.core.view_change import order
 from ringcast.model import ViewId
 from ringcast.protocols.views import frames as machine
 from ringcast.protocols.views.proposer import Step
-from ringcast.protocols.views.repeating import Repeating, Timer
 from ringcast.protocols.views.timing import (
     JITTER_NS,
     PATIENCE_NS,
     REFUSAL_PATIENCE_NS,
     REPEAT_START_NS,
+    Repeating,
+    Timer,
 )
 from ringcast.wire import changes as wire
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from ringcast.protocols.views.agreement import Agreement
     from ringcast.protocols.views.change import ViewChange
     from ringcast.protocols.views.proposer import Proposer
-    from ringcast.protocols.views.translator import Translator
+    from ringcast.protocols.views.translation import Translator
 
 NO_ANSWER = "does not answer a proposal"
 

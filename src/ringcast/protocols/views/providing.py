@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
 from ringcast.events import StateAbandoned, StateWanted, StateWritable
-from ringcast.protocols.intake import seconds
+from ringcast.protocols.stream import seconds
 from ringcast.wire.frames import StateBegin, StateData, StateEnd, StateRefused
 
 if TYPE_CHECKING:

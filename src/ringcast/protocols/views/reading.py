@@ -3,6 +3,11 @@
 A view is installed without waiting for the application. So a reader may be views behind: each that
 it has not come to yet waits here, with how far every window is read before it. Windows of senders
 that departed live on here until they are read up to their cut.
+
+The event of a view also tells what members may lack for good that come back from another view. Of a
+member that does not come along into a view it is known how far it holds each stream. What was sent
+beyond that, until it is met again, was sent in views that it was not in, or at the end of the one
+in which the two parted. Nobody sends it again: the view in which they meet tells it.
 """
 
 from __future__ import annotations
@@ -125,3 +130,39 @@ def parts_of(view: View, begin: Begin) -> tuple[View, ...]:
         if (members := tuple(who for who in part.members if who in view))
     ]
     return tuple(parts) if len(parts) > 1 else ()
+
+
+PARTED_MAX = 1024
+"""Members that are remembered: those who parted last."""
+
+
+class Parted:
+    """What one member remembers of those who parted from it."""
+
+    def __init__(self) -> None:
+        self._held: dict[Member, dict[Stream, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def part(self, senders: Mapping[Stream, MulticastSender], staying: Set[Member]) -> None:
+        """A view begins in which only these of the last one are."""
+        for stream, sending in senders.items():
+            for member in sending.acks.members:
+                if member not in staying:
+                    self._held.setdefault(member, {})[stream] = sending.acks.received_by(member)
+        while len(self._held) > PARTED_MAX:
+            del self._held[next(iter(self._held))]
+
+    def meet(
+        self, members: Iterable[Member], senders: Mapping[Stream, MulticastSender]
+    ) -> tuple[tuple[Stream, int, int], ...]:
+        """These come from other views. What some of them may lack, by stream: from, to."""
+        back = [self._held.pop(member) for member in members if member in self._held]
+        found = []
+        for stream, sending in senders.items():
+            last = sending.window.high
+            first = 1 + min((held.get(stream, last) for held in back), default=last)
+            if first <= last:
+                found.append((stream, first, last))
+        return tuple(found)

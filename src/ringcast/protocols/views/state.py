@@ -41,10 +41,9 @@ from ringcast.events import (
     StateLost,
 )
 from ringcast.model import Digest
-from ringcast.protocols.intake import seconds
-from ringcast.protocols.views.catch_up import CatchUp
+from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.providing import Provider
-from ringcast.protocols.views.taking import Outcome, Taking
+from ringcast.protocols.views.taking import CatchUp, Outcome, Taking
 from ringcast.wire.changes import Holding
 from ringcast.wire.frames import (
     JoinerBlocked,
@@ -179,14 +178,6 @@ class StateTransfer(Layer):
         is_here = self.taking.is_here and not self.is_dropping
         self._enter(Phase.HANDING if is_here else Phase.WAITING)
 
-    def provide(self, number: int, chunks: Sequence[bytes], out: Effects, *, is_last: bool) -> int:
-        """How many chunks of a state were accepted, from the first on."""
-        return self.giving.provide(number, chunks, out, is_last=is_last)
-
-    def give_up(self, number: int, out: Effects) -> None:
-        """The application cannot provide this state, or not the rest of it."""
-        self.giving.give_up(number, out)
-
     @property
     def room(self) -> int:
         """How many messages to the group may be kept for later."""
@@ -216,10 +207,6 @@ class StateTransfer(Layer):
             if not self.catch_up:
                 self.catch_up = None
                 self._enter(Phase.LIVE)
-        return events
-
-    def sift(self, events: list[Event]) -> list[Event]:
-        """Live messages: none of them is in the state."""
         return events
 
     def handle_timeout(self, now: int, out: Effects) -> None:

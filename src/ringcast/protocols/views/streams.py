@@ -28,7 +28,7 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import Left
+from ringcast.core.effects import Flushed, Left
 from ringcast.core.view_change import (
     OWN,
     Begin,
@@ -40,12 +40,12 @@ from ringcast.core.view_change import (
     Snapshot,
 )
 from ringcast.model import Origin, Stream
-from ringcast.protocols.intake import deliver
-from ringcast.protocols.multicast import EARLY_MAX, ReliableMulticast
+from ringcast.protocols.multicast import ReliableMulticast
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.multicast_sender import MulticastSender
+from ringcast.protocols.stream import deliver
 from ringcast.protocols.views.fetch import Fetch
-from ringcast.protocols.views.halves import ViewReceiver, ViewSender
-from ringcast.protocols.views.parted import Parted
-from ringcast.protocols.views.reading import UNREAD_WINDOWS, Reading, UnreadView, installed
+from ringcast.protocols.views.reading import UNREAD_WINDOWS, Parted, Reading, UnreadView, installed
 from ringcast.wire.change_codec import tag_of
 from ringcast.wire.changes import Forwarded, InView, Want
 from ringcast.wire.frames import (
@@ -69,10 +69,12 @@ if TYPE_CHECKING:
     from ringcast.core.view_change import Part
     from ringcast.events import Event
     from ringcast.model import Member, View, ViewId
-    from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.protocols.multicast_sender import MulticastSender
-    from ringcast.settings import Settings
     from ringcast.wire.frames import Frame
+
+
+EARLY_MAX = 50
+"""Data frames kept for a view that is about to begin; beyond this, repair brings them again."""
 
 
 class Standing(Enum):
@@ -100,13 +102,9 @@ class ViewStreams(ReliableMulticast):
         Want,
         Forwarded,
     )
-    sending: ClassVar[type[MulticastSender]] = ViewSender
-    receiver: ClassVar[type[MulticastReceiver]] = ViewReceiver
-
     standing = Standing.OPEN
     is_paused = False
     """Nothing is to be read for now: what the view begins with is not here."""
-    _said_in = 0  # the tag of the datagram that is being received
     _tag = 0  # of the view
     _next_tag = 0  # of the one that was proposed; 0: none is
 
@@ -163,7 +161,7 @@ class ViewStreams(ReliableMulticast):
 
     def _on_purged(self, source: Member, purged: int, now: int) -> None:
         """Every member of the view has delivered its messages up to this."""
-        receiver = self._receivers.get(Origin(source, Stream.FIFO))
+        receiver = self.receivers.get(Origin(source, Stream.FIFO))
         if receiver is not None and self._said_in == self._tag and self.standing is Standing.OPEN:
             receiver.on_stable(purged, now)
 
@@ -177,8 +175,8 @@ class ViewStreams(ReliableMulticast):
                 self._flush(part, now, out)
             case Begin():
                 self._begin(signal, now, out)
-            case _:
-                super().handle_signal(signal, now, out)
+            case Flushed():
+                self._acknowledge(now, out)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         if self.fetch.is_due(now):
@@ -212,12 +210,20 @@ class ViewStreams(ReliableMulticast):
         return events
 
     def take_own(self) -> list[Event]:
-        """What may be read of it: no view is told of before what others have sent in the last."""
+        """One's own messages that all others have delivered, or deliver whatever happens, however
+        many: for who is about to go. No view is told of before what others have sent in the
+        last."""
         events: list[Event] = []
         read: list[Event] | None = []
         while read is not None and self._reading_in is not None:
             events += read
-            events += self._take_own(self._reading_in, self.reading.end)
+            for sending in self.senders.values():
+                first, end = sending.window.delivered + 1, self.reading.end(sending)
+                own = sending.take_last(end, is_handed_over=self.has_handed_over)
+                if own:
+                    view_id = self._reading_in.id
+                    deliver(*sending.origin, sending.assembler, first, own, view_id, events)
+                    self._note_ready(sending)
             read = self._announce()
         return events
 
@@ -235,14 +241,14 @@ class ViewStreams(ReliableMulticast):
 
     @property
     def has_own_ready(self) -> bool:
-        halves = () if self.is_paused else self._senders.values()
+        halves = () if self.is_paused else self.senders.values()
         return any(self.reading.room(half) > 0 for half in halves)
 
     @property
     def is_flushed(self) -> bool:
         """Everything that was accepted has its seqnos: the flush before the next view brings it to
         all who go on, whether their applications have read it or not."""
-        return not any(sending.fragments.rest for sending in self._senders.values())
+        return not any(sending.fragments.rest for sending in self.senders.values())
 
     def stats(self) -> dict[str, object]:
         return {
@@ -258,7 +264,7 @@ class ViewStreams(ReliableMulticast):
     def check_invariants(self) -> None:
         if self.standing is Standing.OPEN:
             super().check_invariants()
-        assert len(self.aside) <= EARLY_MAX
+        assert max(len(self.aside), len(self.early)) <= EARLY_MAX
         self.fetch.check_invariants(is_flushing=self.standing is Standing.FLUSHING)
 
     # A change
@@ -268,11 +274,11 @@ class ViewStreams(ReliableMulticast):
         self._next_tag = tag_of(id)
         self.early.clear()
         self.standing = Standing.FROZEN
-        for half in self._halves():
+        for half in self._boxes():
             half.freeze()
         own = dict.fromkeys(self.streams, 0)
-        own.update({stream: sending.window.high for stream, sending in self._senders.items()})
-        held = {origin: half.window.received for origin, half in self._receivers.items()}
+        own.update({stream: sending.window.high for stream, sending in self.senders.items()})
+        held = {origin: half.window.received for origin, half in self.receivers.items()}
         held.update({Origin(self.me, stream): seqno for stream, seqno in own.items()})
         out.signal(Frozen(id, Snapshot(own, held)))
 
@@ -303,45 +309,43 @@ class ViewStreams(ReliableMulticast):
         elif self.standing is Standing.FROZEN:
             self._keep(self.aside, source, data)
 
-    def configure(self, settings: Settings) -> None:
-        super().configure(settings)
-        for half in self._halves():
-            half.configure(self.config, self._slow_member_timeout_s)
-
     def _begin(self, begin: Begin, now: int, out: Effects) -> None:
         if begin.settings is not None:
             self.configure(begin.settings)
         view, part = begin.view, begin.cut.part_of(self.me)
-        is_first, together = not self._senders, frozenset(part.members)
+        is_first, together = not self.senders, frozenset(part.members)
         cuts: dict[MulticastSender | MulticastReceiver, int] = {}
-        for sending in self._senders.values():
+        for sending in self.senders.values():
             cuts[sending] = sending.window.high
-        for origin, receiver in list(self._receivers.items()):
+        for origin, receiver in list(self.receivers.items()):
             cut = part.cuts.get(origin, OWN)
             cuts[receiver] = receiver.window.received if cut == OWN else cut
             receiver.window.open_gate(cuts[receiver])
             if origin.sender not in together or origin.sender not in view:
                 receiver.remove()
-                del self._receivers[origin]
+                del self.receivers[origin]
                 self._ready.discard(origin)
         self.standing = Standing.OPEN
         self.fetch.end()
         self._tag, self._next_tag = tag_of(view.id), 0
         self.aside.clear()
         self.generation += 1
-        self._parted.part(self._senders, together.intersection(view))
+        self._parted.part(self.senders, together.intersection(view))
         self._enter(view, together, now, out)
         new = [member for member in view if member not in together]
         for origin in (Origin(member, stream) for member in new for stream in self.streams):
             self._open(origin, begin.cut.starts.get(origin, 0), now)
-        unconfirmed = self._parted.meet(new, self._senders)
+        unconfirmed = self._parted.meet(new, self.senders)
         event = installed(begin, frozenset() if is_first else together, unconfirmed)
         self.reading.unread.append(UnreadView(view, [event], cuts, bool(new)))
         if self.reading.is_blocked:
             out.signal(Left(f"not read through {len(self.reading.unread)} views"))
         elif self.reading.ended_bytes(self._boxes()) > UNREAD_WINDOWS * self.config.window_bytes:
             out.signal(Left("not read: too much waits of members that have departed"))
-        self._replay_early(now, out)
+        early, self.early = self.early, deque()
+        for sender, data in early:  # a window may have opened for it
+            self._datagram += 1
+            self._on_data(sender, data, now, out)
 
     def follow_view(self, events: Sequence[Event], *, pauses: bool) -> None:
         """Behind the view that has just begun these are to be read; and, if it `pauses`, nothing
@@ -368,20 +372,18 @@ class ViewStreams(ReliableMulticast):
         if self.rounds is not None:
             self.rounds.install_view()
         for stream in self.streams:
-            sending = self._senders.get(stream)
+            sending = self.senders.get(stream)
             if sending is None:
                 timers = self.deadlines.owner(("sent", stream))
-                sending = self._senders[stream] = self.sending(
+                sending = self.senders[stream] = self.sending(
                     *(self.me, stream, self.config, view, self._fragment_bytes, timers),
                     self._slow_member_timeout_s,
                     self._share(len(view) - 1),
                 )
                 sending.fragments.resize(self._fragment_bytes, self._datagram_bytes)
-            assert isinstance(sending, ViewSender)
             sending.begin(view, together, now, out)
             self._note_ready(sending)
-        for receiver in self._receivers.values():
-            assert isinstance(receiver, ViewReceiver)
+        for receiver in self.receivers.values():
             receiver.begin(now)
             self._find_helpers(receiver, view)
 
@@ -403,10 +405,9 @@ class ViewStreams(ReliableMulticast):
         out: Effects,
     ) -> int:
         first = box.window.delivered + 1
-        if isinstance(box, ViewReceiver):
+        if isinstance(box, MulticastReceiver):
             payloads = box.take_ready(limit, now, self._allowance(now), out)
         else:
-            assert isinstance(box, ViewSender)
             payloads = box.take_ready(limit, now, out)
         is_current = self._is_current(box)
         if is_current:
@@ -422,16 +423,12 @@ class ViewStreams(ReliableMulticast):
 
     def _is_current(self, box: MulticastSender | MulticastReceiver) -> bool:
         """Its window has not ended."""
-        return box.origin.sender == self.me or self._receivers.get(box.origin) is box
+        return box.origin.sender == self.me or self.receivers.get(box.origin) is box
 
-    def _half_of(self, origin: Origin) -> ViewSender | ViewReceiver | None:
-        found = self._receivers.get(origin)
-        half = self._senders.get(origin.stream) if origin.sender == self.me else found
-        assert half is None or isinstance(half, ViewSender | ViewReceiver)
-        return half
-
-    def _halves(self) -> list[ViewSender | ViewReceiver]:
-        return [half for half in self._boxes() if isinstance(half, ViewSender | ViewReceiver)]
+    def _half_of(self, origin: Origin) -> MulticastSender | MulticastReceiver | None:
+        if origin.sender == self.me:
+            return self.senders.get(origin.stream)
+        return self.receivers.get(origin)
 
     def _shut(self, reason: str, out: Effects) -> None:
         super()._shut(reason, out)

@@ -12,7 +12,7 @@ from ringcast.core.effects import Effects, Unreachable
 from ringcast.core.view_change import Freeze
 from ringcast.events import Delivered, Writable
 from ringcast.model import Origin, Stream, ViewId
-from ringcast.protocols.views.halves import ViewSender
+from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.wire.frames import Ack
 from support.view_group import SMALL, ViewGroup
 
@@ -72,7 +72,7 @@ def test_what_was_held_before_the_freeze_may_be_read_while_frozen(stream: Stream
         assert [e.run.payloads for e in events if isinstance(e, Delivered)] == [sent]
         process.node.multicast.check_invariants()
         for half in process.node.multicast._boxes():
-            if isinstance(half, ViewSender):
+            if isinstance(half, MulticastSender):
                 half.check_invariants(view)
             else:
                 half.check_invariants()
@@ -83,7 +83,7 @@ def test_who_has_slept_blames_nobody_for_the_acks_that_it_has_not_heard() -> Non
     group.weather.part("A", "B")
     group.send("A")
     group.run(100)
-    sending = group.node("A").multicast._senders[FIFO]
+    sending = group.node("A").multicast.senders[FIFO]
     now = group.process("A").now
 
     def blamed(at: int) -> list[Unreachable]:
