@@ -191,7 +191,6 @@ LONG = {
     "protocols/multicast.py": (495, "one sender and one receiver for all streams"),
     "node.py": (817, "one path for messages and requests"),
     "protocols/unicast.py": (816, "one sender and one receiver for all streams"),
-    "wire/codec.py": (535, "declared frames"),
     "aio/group.py": (743, "one table of options"),
     "window/windows.py": (677, "windows by side"),
     "blocking.py": (557, "one table of options"),
@@ -215,6 +214,7 @@ CEILINGS = {
     "benchmarks": 4340,  # networks of any MTU, single messages, what refusing and sealing cost
     "explore": 4231,
     "rules": 4822,
+    "wire": 3084,
 }
 """Lines that a package may have. They only shrink."""
 

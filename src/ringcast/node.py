@@ -38,7 +38,7 @@ from ringcast.protocols.views.state import StateTransfer
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.settings import settings_of
 from ringcast.wire.bursts import unpack_burst
-from ringcast.wire.change_codec import tag_of
+from ringcast.wire.changes import tag_of
 from ringcast.wire.codec import VERSION, Codec
 from ringcast.wire.frames import (
     Close,

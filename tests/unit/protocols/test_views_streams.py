@@ -13,8 +13,7 @@ from ringcast.events import Closed
 from ringcast.model import Origin, Stream, View, ViewId
 from ringcast.protocols.multicast import EARLY_MAX
 from ringcast.protocols.views.streams import Standing, ViewStreams
-from ringcast.wire.change_codec import tag_of
-from ringcast.wire.changes import Forwarded, InView, Want
+from ringcast.wire.changes import Forwarded, InView, Want, tag_of
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Commit, Data
 from support.view_group import ViewGroup, name_of

@@ -22,8 +22,6 @@ from ringcast.model import (
     Stream,
     ViewId,
 )
-from ringcast.wire.change_codec import decode_pieces, tag_of
-from ringcast.wire.change_lists import encode_listed, encode_members
 from ringcast.wire.changes import (
     OWN,
     ChangeFrame,
@@ -47,8 +45,11 @@ from ringcast.wire.changes import (
     Refuse,
     State,
     Want,
+    decode_pieces,
+    tag_of,
 )
 from ringcast.wire.codec import Codec
+from ringcast.wire.fields import encode_listed, encode_members
 from ringcast.wire.frames import (
     Ack,
     Close,
@@ -991,7 +992,7 @@ def test_no_view_has_the_tag_0(monkeypatch: pytest.MonkeyPatch) -> None:
         def digest(self) -> bytes:
             return bytes(self.size)
 
-    monkeypatch.setattr("ringcast.wire.change_codec.blake2b", Zero)
+    monkeypatch.setattr("ringcast.wire.changes.blake2b", Zero)
     assert tag_of.__wrapped__(ID) == 1
 
 

@@ -85,7 +85,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ringcast.settings import Settings
-    from ringcast.wire.changes import ChangeFrame, Listed
+    from ringcast.wire.changes import ChangeFrame
+    from ringcast.wire.fields import Listed
 
 FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
 ME = Member(Address("127.0.0.1", 7800), 42, "a")

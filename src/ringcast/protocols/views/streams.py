@@ -46,8 +46,7 @@ from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.halves import ViewReceiver, ViewSender
 from ringcast.protocols.views.parted import Parted
 from ringcast.protocols.views.reading import UNREAD_WINDOWS, Reading, UnreadView, installed
-from ringcast.wire.change_codec import tag_of
-from ringcast.wire.changes import Forwarded, InView, Want
+from ringcast.wire.changes import Forwarded, InView, Want, tag_of
 from ringcast.wire.frames import (
     Ack,
     Commit,

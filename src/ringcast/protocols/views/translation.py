@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ringcast.model import Member, Stream, ViewId
     from ringcast.protocols.views.election import Rank
-    from ringcast.wire.changes import Listed
+    from ringcast.wire.fields import Listed
 
 
 class Basis(NamedTuple):
