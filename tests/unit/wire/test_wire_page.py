@@ -1,14 +1,21 @@
-"""docs/wire.md against the declarations: what it says of each field's place, size and bounds."""
+"""docs/wire.md: what it says of each field's place, size and bounds, and its test vectors."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
+from ringcast.errors import DecodeError, Reject
+from ringcast.model import Address, Conn, Member, ViewId
 from ringcast.wire import changes, fields, frames
+from ringcast.wire.codec import Codec
+from ringcast.wire.frames import Data, UnicastData
 from ringcast.wire.layout import FRAMES
 from ringcast.wire.schema import Record
 
@@ -136,3 +143,91 @@ def spelled(kinds: str) -> list[int]:
     """1 to 4, 6 and 9."""
     pairs = re.findall(r"(\d+)(?: to (\d+))?", kinds)
     return [kind for first, last in pairs for kind in range(int(first), int(last or first) + 1)]
+
+
+# Vectors
+
+ME = Member(Address("127.0.0.1", 7800), 42, "a")
+
+
+def vectors() -> list[dict[str, list[str]]]:
+    found = []
+    for block in re.findall(r"^```vector\n(.*?)^```", PAGE, re.M | re.S):
+        keys = ("hex", "sender", "to", "frame", "refused")
+        vector: dict[str, list[str]] = {key: [] for key in keys}
+        for line in block.splitlines():
+            key, _, value = line.partition(" ")
+            vector[key].append(value.strip())
+        found.append(vector)
+    return found
+
+
+def said(value: Any) -> str:
+    """A frame, or what it speaks of, in words. What is as by default goes without saying."""
+    match value:
+        case Member():
+            return f"{value.name} at {value.address}, incarnation {value.incarnation}"
+        case ViewId():
+            return f"{value.counter} by {said(value.creator)}"
+        case Data() | UnicastData():
+            whose = said(value.stream if isinstance(value, Data) else value.conn)
+            payloads = " ".join(json.dumps(payload.decode()) for payload in value.payloads)
+            more = ", more" * value.more
+            return f"{type(value).__name__} {whose} {value.first}..{value.last}{more}: {payloads}"
+        case IntEnum():
+            return value.name.lower()
+        case range():
+            return f"{value.start}..{value.stop - 1}"
+        case bytes():
+            return value.hex(" ")
+        case Conn() | int() | str():
+            return str(value)
+        case tuple() if hasattr(value, "_fields"):
+            named = [f"{name} {said(getattr(value, name))}" for name in value._fields]
+            return f"({', '.join(named)})"
+        case frozenset():
+            return said(sorted(value))
+        case tuple() | list():
+            return f"[{', '.join(map(said, value))}]"
+    told = [
+        field.name if each is True else f"{field.name} {said(each)}"
+        for field in dataclasses.fields(value)
+        if (each := getattr(value, field.name)) is not False and each != field.default
+    ]
+    return " ".join([type(value).__name__, "; ".join(told)]).strip()
+
+
+def refusal(datagram: bytes) -> Reject:
+    with pytest.raises(DecodeError) as caught:
+        Codec("orders", ME, 512).unpack(datagram)
+    return caught.value.reason
+
+
+def test_the_page_has_vectors_of_both_sorts() -> None:
+    datagrams = [bytes.fromhex(" ".join(vector["hex"])) for vector in vectors() if vector["frame"]]
+    frames = [
+        frame for datagram in datagrams for frame in Codec("orders", ME, 512).unpack(datagram)[1]
+    ]
+    assert {type(frame) for frame in frames} == {Data, UnicastData, *FRAMES}
+    assert len({vector["refused"][0] for vector in vectors() if vector["refused"]}) >= 5
+
+
+@pytest.mark.parametrize(
+    "vector", vectors(), ids=lambda vector: "; ".join(vector["frame"] or vector["refused"])
+)
+def test_vector_on_the_page(vector: dict[str, list[str]]) -> None:
+    datagram = bytes.fromhex(" ".join(vector["hex"]))
+    if vector["refused"]:
+        assert [refusal(datagram).value] == vector["refused"]
+        return
+    sender, frames = Codec("orders", ME, 512).unpack(datagram)
+    assert [said(sender)] == vector["sender"]
+    assert [said(frame) for frame in frames] == vector["frame"]
+    assert vector["to"] in ([], [f"incarnation {ME.incarnation}"])
+    assert Codec("orders", sender, 512).pack(frames, ME if vector["to"] else None) == [datagram]
+
+
+def test_the_page_lists_every_reason() -> None:
+    reasons = PAGE.partition("a datagram is refused")[2]
+    rows = re.findall(r"^\| ([a-z, ]+) \| ", reasons, re.M)
+    assert rows == ["reason", *(reason.value for reason in Reject)]
