@@ -190,7 +190,6 @@ def test_retired_words_are_found_where_they_are_names() -> None:
 LONG = {
     "node.py": (540, "one path for messages and requests"),
     "protocols/unicast.py": (814, "one sender and one receiver for all streams"),
-    "wire/codec.py": (535, "declared frames"),
     "aio/group.py": (743, "one table of options"),
     "window/windows.py": (677, "windows by side"),
     "blocking.py": (557, "one table of options"),
@@ -217,6 +216,7 @@ CEILINGS = {
     "sim": 6215,
     "spark": 7292,
     "trace": 4917,
+    "wire": 3110,
 }
 """Lines that a package may have. They only shrink."""
 

@@ -36,9 +36,10 @@ from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.config_file import load_config
 from ringcast.errors import DecodeError, UsageError
 from ringcast.model import Address, Member
-from ringcast.wire.change_codec import FOR_ANYONE, FOR_ONE, decode_pieces
+from ringcast.wire.changes import decode_pieces
 from ringcast.wire.codec import Codec
 from ringcast.wire.envelope import Envelope, Key
+from ringcast.wire.layout import FRAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,6 +57,7 @@ INPUT_BYTES_MAX = 1 << 16
 ME = Member(Address("127.0.0.1", 7800), 42, "a")  # to whom the examples on the wire page are sent
 PEER = Member(Address("127.0.0.1", 7801), 7, "b")
 SECRET = Key(bytes(range(32)))
+KINDS = [layout.kind for layout in FRAMES.values()]
 
 
 @dataclass
@@ -85,11 +87,7 @@ def targets(directory: Path) -> dict[str, Target]:
         Handshake().hello(hello, ME.address) + b"".join(head_of(each) + each for each in part)
         for part in (datagrams[:3], datagrams[3:9], [])
     ] + [with_key.hello(hello, ME.address, challenge) + head_of(sealed[0]) + sealed[0]]
-    pieces = [
-        bytes([kind]) + datagram[-80:]
-        for kind in (*FOR_ANYONE, *FOR_ONE)
-        for datagram in datagrams[::7]
-    ]
+    pieces = [bytes([kind]) + datagram[-80:] for kind in KINDS for datagram in datagrams[::7]]
     configs = [
         b'preset = "wan"\n[group]\ngroup = "orders"\nname = "web-1"\nmembers = ["127.0.0.1:7800"]\n'
         b"[multicast]\ncapacity = 8192\n[multicast.stability]\ninterval_s = 0.1\n[unicast]\n"
@@ -143,9 +141,8 @@ def _decode(data: bytes) -> None:
 
 
 def _decode_change(data: bytes) -> None:
-    kinds = [*FOR_ANYONE, *FOR_ONE]
     if data:
-        decode_pieces(kinds[data[0] % len(kinds)], data[1:])
+        decode_pieces(KINDS[data[0] % len(KINDS)], data[1:])
 
 
 def _open(data: bytes) -> None:

@@ -29,7 +29,7 @@ from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.settings import settings_of
 from ringcast.wire.bursts import unpack_burst
-from ringcast.wire.change_codec import tag_of
+from ringcast.wire.changes import tag_of
 from ringcast.wire.codec import VERSION, Codec
 from ringcast.wire.frames import UnicastData
 from ringcast.wire.requests import encode_answer, encode_ask

@@ -25,7 +25,7 @@ from ringcast.protocols.views.translation import Translator
 from ringcast.window.windows import ReceiveWindow
 from ringcast.wire import changes as wire
 from ringcast.wire import envelope
-from ringcast.wire.change_codec import cut_into_pieces, tag_of
+from ringcast.wire.changes import cut_into_pieces, tag_of
 from ringcast.wire.codec import Codec
 from ringcast.wire.envelope import Envelope, Key
 from ringcast.wire.frames import Ack, Leave, UnicastData, Watermark

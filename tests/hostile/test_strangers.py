@@ -17,7 +17,7 @@ from ringcast.protocols.views.discovery import STRANGER_NS
 from ringcast.sim.crowd import Crowd
 from ringcast.sim.plain import FixedDelay, PlainMember, begin, plain_world
 from ringcast.wire import changes as wire
-from ringcast.wire.change_codec import cut_into_pieces, tag_of
+from ringcast.wire.changes import cut_into_pieces, tag_of
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Ack,

@@ -9,8 +9,7 @@ from ringcast.core.view_change import Begin, cut_between
 from ringcast.events import Delivered
 from ringcast.model import Origin, Stream, View, ViewId
 from ringcast.protocols.views.streams import ViewStreams
-from ringcast.wire.change_codec import tag_of
-from ringcast.wire.changes import InView
+from ringcast.wire.changes import InView, tag_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

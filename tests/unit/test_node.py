@@ -14,8 +14,7 @@ from ringcast.events import Closed, Delivered, ViewInstalled, Writable
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
 from ringcast.node import Node
 from ringcast.sim.network import ChecksumSeal
-from ringcast.wire.change_codec import tag_of
-from ringcast.wire.changes import InView
+from ringcast.wire.changes import InView, tag_of
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Ack, Data, Watermark
 from support.cluster import cluster

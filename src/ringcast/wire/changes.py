@@ -4,21 +4,55 @@ A proposal's id is the id of the view that it makes: one id has one list of memb
 ever. Where a frame speaks of members it names their places: in the list of the proposal, or in the
 view that it is about, which whoever gets it knows. So what one member says does not grow with the
 group, but with what there is to say. What fits no datagram all the same travels in pieces.
+
+Frames are declared as in frames.py.
 """
 
-from __future__ import annotations
+# Annotations are read when this is imported: there is no `from __future__ import annotations`.
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from ringcast.model import Member, Stream, ViewId
-    from ringcast.settings import Settings
-    from ringcast.wire.frames import Data
+from ringcast.errors import Reject
+from ringcast.model import SEQNO_MAX, Stream, ViewId
+from ringcast.wire.fields import (
+    SEQNO,
+    STREAM,
+    U16,
+    U64,
+    CounterOr0,
+    ListedField,
+    MemberField,
+    MembersField,
+    Not0,
+    Place,
+    PlacesField,
+    Ranges,
+    Rest,
+    RunField,
+    Seqno,
+    SettingsField,
+    Size,
+    StreamId,
+    ViewIdField,
+)
+from ringcast.wire.layout import FRAMES, Layout, frame, record_of
+from ringcast.wire.limits import CHANGE_BYTES_MAX, FLUSHED_MAX, VIEW_MEMBERS_MAX
+from ringcast.wire.members import MEMBER_BYTES_MAX, MEMBER_BYTES_MIN, encode_view_id
+from ringcast.wire.schema import Flag, If, Item, List, Number, Record, Table
 
 SECRET_BYTES: Final = 8
 """Of a cookie, of a permit, and of the secret of a view."""
+
+HELLO_BYTES_MIN: Final = 2 * SECRET_BYTES + MEMBER_BYTES_MAX - MEMBER_BYTES_MIN
+"""A hello is padded to so many bytes: no cookie that answers it is longer, whoever sends that."""
+
+_TAG_BYTES: Final = 8
+_TAGS_MAX: Final = 64
+_MARKS_MAX: Final = len(Stream) * VIEW_MEMBERS_MAX
 
 OWN: Final = -1
 """In place of a seqno of a cut: each member keeps what it has of this sender."""
@@ -35,23 +69,22 @@ class Holding(IntEnum):
     """The same; and where parts come together it does not take that of another."""
 
 
-Listed: TypeAlias = "tuple[Member | range, ...]"
-"""Members in their order: themselves, or runs of places in a list that whoever gets it knows."""
-
-
 class Mark(NamedTuple):
     """How far one sender's stream has come. `place` is where that sender stands in a list."""
 
-    place: int
-    stream: Stream
-    seqno: int
+    place: Place
+    stream: StreamId
+    seqno: Seqno
+
+
+Marks: TypeAlias = Annotated[tuple[Mark, ...], Table(record_of(Mark), _MARKS_MAX)]
 
 
 class Flushable(NamedTuple):
     """A proposal whose cut a member holds: somebody may have installed it."""
 
-    id: ViewId
-    members: Listed
+    id: ViewIdField
+    members: ListedField
     """By their places in the proposal that is answered, as far as they are in it."""
 
 
@@ -59,235 +92,311 @@ class CutMark(NamedTuple):
     """Up to where the members of a part deliver a sender that does not come along; `place` is its
     place in the view of that part."""
 
-    place: int
-    stream: Stream
-    seqno: int
+    place: Place
+    stream: StreamId
+    seqno: Annotated[int, Number("q", OWN, SEQNO_MAX, Reject.SEQNO)]
     """Or OWN."""
-    source: int
+    source: Place
     """Who holds it, by its place in the proposal."""
 
 
 class PartMarks(NamedTuple):
     """Those members of a proposal who are in one view, by their places in the proposal."""
 
-    view_id: ViewId
-    places: tuple[int, ...]
-    departed: tuple[CutMark, ...]
+    view_id: ViewIdField
+    places: PlacesField
+    departed: Annotated[tuple[CutMark, ...], Table(record_of(CutMark), _MARKS_MAX)]
     """Of your own part: senders of its view that are not among them. The others are cut where they
     start."""
 
 
+@frame(
+    64,
+    order="flags settings highest size cookie echo permit coordinator view_id members",
+    pad=HELLO_BYTES_MIN,
+    to_anyone=True,
+    long=True,
+)
 @dataclass(frozen=True, slots=True)
 class Hello:
     """I am here: to whoever may be in the group, and to the coordinator of another part of it."""
 
-    settings: Settings
+    settings: SettingsField
     """Of the view that I am in; while I look for one, what I would have."""
-    is_asking: bool
+    is_asking: Annotated[bool, Flag(1)]
     """Say Hello to me, too."""
-    has_state: bool
-    highest: int
+    has_state: Annotated[bool, Flag(2)]
+    highest: CounterOr0
     """The highest counter of a view that was heard of."""
-    coordinator: Member | None = None
+    coordinator: Annotated[MemberField | None, If(4)] = None
     """Of the view that I am in; None: of none yet, I am looking for one."""
-    view_id: ViewId | None = None
-    size: int = 0
-    members: tuple[Member, ...] = ()
+    view_id: Annotated[ViewIdField | None, If(8)] = None
+    size: Size = 0
+    members: MembersField = ()
     """Of that view; none: not told."""
-    cookie: int = 0
+    cookie: U64 = 0
     """Bring me this: it shows that you hear me. 0: none is asked for."""
-    echo: int = 0
+    echo: U64 = 0
     """The cookie that you gave me. 0: I have none."""
-    permit: int = 0
+    permit: Annotated[Not0, If(16, 0)] = 0
     """With this you may propose to the members of my view. 0: you may not."""
 
 
+@frame(78)
 @dataclass(frozen=True, slots=True)
 class Cookie:
     """To who says Hello and is not in my view: say so again, with this."""
 
-    cookie: int
-    echo: int
+    cookie: Not0
+    echo: U64
     """The cookie of that Hello."""
 
 
+@frame(65, order="flags size permit id settings base members leaving", long=True)
 @dataclass(frozen=True, slots=True)
 class Propose:
     """Let these members be the next view, in this order, without those who are leaving."""
 
-    id: ViewId
-    members: Listed
+    id: ViewIdField
+    members: ListedField
     """By their places in `base`, as far as they are in it."""
-    settings: Settings
+    settings: SettingsField
     """Of the view."""
-    leaving: tuple[int, ...] = ()
+    leaving: PlacesField = ()
     """Places, among these, of those who are asked and do not come along."""
-    base: ViewId | None = None
+    base: Annotated[ViewIdField | None, If(1)] = None
     """The view that you are in, as far as I know: its members need not be told. None: all are."""
-    has_state: bool = False
+    has_state: Annotated[bool, Flag(2)] = False
     """In the view that I am in somebody has the application's state."""
-    size: int = 0
+    size: Size = 0
     """Of that view; 0: I look for a group."""
-    permit: int = 0
+    permit: Annotated[Not0, If(4, 0)] = 0
     """Of the view that you are in: who coordinates it has given it to me."""
 
+    def fault(self) -> Reject | None:
+        if not self.members:
+            return Reject.COUNT
+        is_untold = self.base is None and any(isinstance(each, range) for each in self.members)
+        is_twice = len(set(self.leaving)) < len(self.leaving)
+        return Reject.VIEW if is_untold or is_twice else None
 
+
+@frame(
+    66,
+    order="flags id view_id unlisted members own held flushed holding provider refused",
+    long=True,
+)
 @dataclass(frozen=True, slots=True)
 class State:
     """I promise this proposal: the view that I am in, and what I have."""
 
-    id: ViewId
-    view_id: ViewId
-    members: Listed = ()
+    id: ViewIdField
+    view_id: ViewIdField
+    members: ListedField = ()
     """Of that view, by their places in the proposal as far as they are in it; none: it is the
     `base` of the proposal."""
-    own: tuple[tuple[Stream, int], ...] = ()
+    own: Annotated[tuple[tuple[Stream, int], ...], Table(Record([STREAM, SEQNO]), len(Stream))] = ()
     """The last seqno that I have given, by stream."""
-    held: tuple[Mark, ...] = ()
+    held: Marks = ()
     """How far I hold others of my view without a gap; places are those in it. Of streams of which
     nobody keeps what a departed member has sent, nothing is told."""
-    flushed: tuple[Flushable, ...] = ()
+    flushed: Annotated[tuple[Flushable, ...], List(Layout(Flushable), FLUSHED_MAX)] = ()
     """Since that view, in the order of their ids."""
-    unlisted: ViewId | None = None
+    unlisted: Annotated[ViewIdField | None, If(2)] = None
     """Those up to this one are not listed any more; each may be flushed."""
-    holding: Holding = Holding.NONE
-    provider: Member | None = None
+    holding: Annotated[Holding, Number("B", 0, max(Holding), Reject.FLAGS, Holding)] = Holding.NONE
+    provider: Annotated[MemberField | None, If(1)] = None
     """Who is giving me the state that I lack."""
-    refused: tuple[Member, ...] = ()
+    refused: MembersField = ()
     """Who could not."""
-    is_based: bool = False
+    is_based: Annotated[bool, Flag(4)] = False
     """The proposer is in my view, too: what is not told of `held` is as that began; else 0."""
 
 
+@frame(67)
 @dataclass(frozen=True, slots=True)
 class Refuse:
     """I have promised a higher one; or a coordinator of mine lives, and it is on that one. Both: I
     am in a view without you, and that one coordinates it. Neither: I do not know the view that your
     proposal is based on."""
 
-    id: ViewId
-    promised: ViewId | None = None
-    coordinator: Member | None = None
+    id: ViewIdField
+    promised: Annotated[ViewIdField | None, If(1)] = None
+    coordinator: Annotated[MemberField | None, If(2)] = None
 
 
+@frame(68)
 @dataclass(frozen=True, slots=True)
 class Finish:
     """Install that one first, which another member has installed, and say State again."""
 
-    id: ViewId
-    first: ViewId
+    id: ViewIdField
+    first: ViewIdField
 
 
+Parts: TypeAlias = Annotated[
+    tuple[PartMarks, ...],
+    List(Layout(PartMarks), VIEW_MEMBERS_MAX, weigh=lambda part: len(part.places)),
+]
+_NOBODY: Final = -1
+_PLACE: Final = Record([Number("h", _NOBODY, VIEW_MEMBERS_MAX - 1, Reject.VIEW)], int)
+_PLACE_OR_NOBODY: Final = Item(
+    lambda place: _PLACE.encode(_NOBODY if place is None else place),
+    lambda cut: None if (place := _PLACE.cut(cut)) == _NOBODY else place,
+)
+
+
+@frame(69, order="flags id secret parts starts provider takers", long=True)
 @dataclass(frozen=True, slots=True)
 class Cut:
     """Get what you lack up to the cut of your part."""
 
-    id: ViewId
-    parts: tuple[PartMarks, ...]
-    starts: tuple[Mark, ...]
+    id: ViewIdField
+    parts: Parts
+    starts: Marks
     """Where each member's streams go on, by its place in the proposal."""
-    provider: int | None = None
+    provider: Annotated[int | None, _PLACE_OR_NOBODY] = None
     """Who gives its state, as it is at the cut, to those who take it; by its place."""
-    takers: tuple[int, ...] = ()
-    is_based: bool = False
+    takers: PlacesField = ()
+    is_based: Annotated[bool, Flag(4)] = False
     """I was in your view, too: what is not told of `starts` is as that began; else 0, as it is for
     those who were not in it."""
-    secret: int = 0
+    secret: U64 = 0
     """Of the view: what permits are made of."""
 
+    def fault(self) -> Reject | None:
+        return Reject.VIEW if self.provider is None and self.takers else None
 
+
+@frame(70, order="stream flags id sender asker missing")
 @dataclass(frozen=True, slots=True)
 class Want:
     """Give me these of that sender; the cut says that you hold them. If you do not, ask who does,
     and pass them on."""
 
-    id: ViewId
-    sender: Member
-    stream: Stream
-    missing: tuple[range, ...]
-    asker: Member | None = None
+    id: ViewIdField
+    sender: MemberField
+    stream: StreamId
+    missing: Ranges
+    asker: Annotated[MemberField | None, If(1)] = None
     """Who wants them, if it is not who says so."""
 
 
+@frame(71, order="flags id sender asker data", alone=True)
 @dataclass(frozen=True, slots=True)
 class Forwarded:
     """Messages of that sender, as wanted."""
 
-    id: ViewId
-    sender: Member
-    data: Data
-    asker: Member | None = None
+    id: ViewIdField
+    sender: MemberField
+    data: RunField
+    asker: Annotated[MemberField | None, If(1)] = None
 
 
+@frame(72)
 @dataclass(frozen=True, slots=True)
 class Flushed:
     """I hold everything up to the cut."""
 
-    id: ViewId
+    id: ViewIdField
 
 
+@frame(73)
 @dataclass(frozen=True, slots=True)
 class Install:
     """All have flushed: the view begins."""
 
-    id: ViewId
+    id: ViewIdField
 
 
+@frame(74)
 @dataclass(frozen=True, slots=True)
 class Installed:
     """It has begun here."""
 
-    id: ViewId
+    id: ViewIdField
 
 
+@frame(75)
 @dataclass(frozen=True, slots=True)
 class Complain:
     """To the coordinator: see to this member."""
 
-    member: Member
-    is_slow: bool = False
+    member: MemberField
+    is_slow: Annotated[bool, Flag(1)] = False
     """It lives, but holds me up for too long."""
-    wants_state: bool = False
+    wants_state: Annotated[bool, Flag(2)] = False
     """It does not give me the state: let another do it. Neither: I do not hear it."""
 
 
+LONG: Final = frozenset(layout.kind for layout in FRAMES.values() if layout.is_long)
+"""Kinds of frames that speak of many members, and travel in pieces if they fit no datagram."""
+
+
+@frame(77, alone=True)
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Of a frame that fits no datagram, as it is on the wire."""
 
-    kind: int
+    kind: Annotated[int, Number("B", min(LONG), max(LONG), Reject.FRAME_KIND, only=LONG)]
     """Of that frame."""
-    number: int
+    number: U64
     """Which one it is: the same as often as it is repeated."""
-    index: int
-    count: int
-    content: bytes
+    index: U16
+    count: U16
+    content: Rest
+
+    def fault(self) -> Reject | None:
+        return None if self.index < self.count and self.content else Reject.COUNT
 
 
+_SEQNO: Final = Record([SEQNO], int)
+_SEQNO_OR_END: Final = Item(
+    lambda seqno: b"" if seqno is None else _SEQNO.encode(seqno),
+    lambda cut: _SEQNO.cut(cut) if cut.left else None,
+)
+
+
+@frame(76, to_anyone=True)
 @dataclass(frozen=True, slots=True)
 class InView:
     """What follows in this datagram was said in the view with this tag: see `tag_of`. Where
     receivers retain and acknowledge: everybody has delivered the sender's plain messages up to
     `purged`."""
 
-    tag: int
-    purged: int | None = None
+    tag: Not0
+    purged: Annotated[int | None, _SEQNO_OR_END] = None
 
 
-ChangeFrame: TypeAlias = (
-    Hello
-    | Cookie
-    | Propose
-    | State
-    | Refuse
-    | Finish
-    | Cut
-    | Want
-    | Forwarded
-    | Flushed
-    | Install
-    | Installed
-    | Complain
-    | Piece
-    | InView
-)
+_Meeting: TypeAlias = Hello | Cookie | Complain
+_Proposing: TypeAlias = Propose | State | Refuse | Finish
+_Flushing: TypeAlias = Cut | Want | Forwarded | Flushed | Install | Installed
+ChangeFrame: TypeAlias = _Meeting | _Proposing | _Flushing | Piece | InView
+
+
+@lru_cache(_TAGS_MAX)
+def tag_of(view_id: ViewId) -> int:
+    """What stands for this view in a datagram: never 0."""
+    return _digest(encode_view_id(view_id)) or 1
+
+
+def cut_into_pieces(kind: int, body: bytes, size: int) -> list[Piece]:
+    """A frame that fits no datagram, so many bytes in each."""
+    assert kind in LONG, kind
+    assert len(body) <= CHANGE_BYTES_MAX, len(body)
+    number, count = _digest(bytes([kind]) + body), -(-len(body) // size)
+    return [
+        Piece(kind, number, index, count, body[index * size : (index + 1) * size])
+        for index in range(count)
+    ]
+
+
+def decode_pieces(kind: int, body: bytes) -> ChangeFrame:
+    """What was cut into pieces."""
+    (layout,) = [layout for layout in FRAMES.values() if layout.kind == kind]
+    decoded: ChangeFrame = layout.decode(memoryview(body), 0, len(body))
+    return decoded
+
+
+def _digest(content: bytes) -> int:
+    return int.from_bytes(blake2b(content, digest_size=_TAG_BYTES).digest(), "little")

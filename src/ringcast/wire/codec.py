@@ -13,91 +13,37 @@ There is one header per datagram and per run, none per message.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, check_whole
 from ringcast.errors import ConfigError, DecodeError, Reject
-from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX, Conn, Stream
-from ringcast.wire import change_codec, control
-from ringcast.wire.change_codec import IN_VIEW, encode_change
-from ringcast.wire.changes import ChangeFrame, InView, Want
-from ringcast.wire.control import encode_control
-from ringcast.wire.cutter import Cutter
-from ringcast.wire.frames import (
-    Ack,
-    Close,
-    Data,
-    Messages,
-    Nack,
-    PeerRepair,
-    PeerRepairRequest,
-    StabilityQuery,
-    StabilityReport,
-    Sync,
-    SyncAck,
-    SyncOk,
-    UnicastAck,
-    UnicastData,
-    UnicastNack,
-    Watermark,
-)
+from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX, Conn
+from ringcast.wire.changes import InView, Want
+from ringcast.wire.fields import CONN
+from ringcast.wire.frames import Data, Messages, Nack, PeerRepairRequest, UnicastData, UnicastNack
+from ringcast.wire.layout import FRAMES
 from ringcast.wire.limits import (
-    ALLOWANCE_MAX,
     COUNTER_MAX,
     FRAMES_MAX,
     IDENTITIES_MAX,
     MESSAGES_MAX,
     NACK_RANGES_MAX,
 )
-from ringcast.wire.members import (
-    MEMBER_BYTES_MAX,
-    decode_counter,
-    decode_identity,
-    decode_stream,
-    encode_identity,
-    encode_member,
-)
+from ringcast.wire.members import MEMBER_BYTES_MAX, decode_identity, encode_identity
 from ringcast.wire.packing import (
-    ACK,
-    ANSWER,
-    CLOSE,
-    CONN,
     DATA,
     DATA_HEAD,
-    DELIVERED,
     FRAME,
     MESSAGE_HEAD,
-    MIDDLE,
-    NACK,
-    PEER_REPAIR,
-    PEER_REPAIR_REQUEST,
-    PLACED,
     RUN_HEADS,
-    STREAM_SEQNO,
-    SYNC,
-    SYNC_ACK,
-    SYNC_OK,
-    UNICAST_ACK,
     UNICAST_DATA,
     UNICAST_DATA_HEAD,
-    UNICAST_NACK,
-    WATERMARK,
-    WATERMARKS,
     Packing,
-    encode_ack,
     encode_frame,
-    encode_watermark,
 )
-from ringcast.wire.runs import (
-    EQUAL,
-    RUN,
-    SIZE,
-    STREAM,
-    decode_data,
-    decode_ranges,
-    decode_run,
-)
+from ringcast.wire.runs import EQUAL, RUN, SIZE, decode_data, decode_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,20 +67,26 @@ _HEADER: Final = Struct("<2sBBB")  # magic, version, flags, bytes of identity
 SEALED: Final = 1  # flag: an envelope is around it
 _ADDRESSEE: Final = Struct("<Q")  # the incarnation of the member it is for
 _ANYONE: Final = 0
+_NUMBER_BYTES: Final = 8
 
+_TAGS_MAX: Final = 64
+_IN_VIEW: Final = FRAMES[InView].kind
+_PLACED: Final = {_IN_VIEW, *(layout.kind for layout in FRAMES.values() if layout.is_alone)}
 
 _MESSAGE_BODY_MIN: Final = MESSAGE_HEAD.size - FRAME.size
 
 _WITH_RANGES: Final = (Nack, UnicastNack, PeerRepairRequest, Want)
 
 _IDENTITY_BYTES_MAX: Final = 1 + NAME_BYTES_MAX + MEMBER_BYTES_MAX
-_TAG_FRAME_BYTES: Final = FRAME.size + 2 * change_codec.TAG_BYTES  # with what is purged
+_TAG_FRAME_BYTES: Final = FRAME.size + 2 * _NUMBER_BYTES  # with what is purged
 _PASSING_HEAD_MAX: Final = (
     _HEADER.size
     + _IDENTITY_BYTES_MAX
     + _ADDRESSEE.size
     + _TAG_FRAME_BYTES
-    + change_codec.FORWARDED_HEAD_MAX
+    + 1  # flags of a Forwarded
+    + _NUMBER_BYTES  # and the counter of its view
+    + 3 * MEMBER_BYTES_MAX
     + DATA_HEAD.size
 )
 """What may stand before the lengths in a datagram with messages that are passed on."""
@@ -185,7 +137,8 @@ class Codec:
     @tag.setter
     def tag(self, tag: int) -> None:
         self._tag = tag
-        self._in_view = encode_frame(*encode_change(InView(tag, self._purged))) if tag else b""
+        body = FRAMES[InView].encode(InView(tag, self._purged)) if tag else b""
+        self._in_view = encode_frame(_IN_VIEW, body) if tag else b""
 
     def mark(self, purged: int) -> None:
         """Say in each datagram that everybody has delivered what is up to this."""
@@ -222,31 +175,8 @@ class Codec:
                 case UnicastData():
                     assert to is not None, frame
                     runs.append(frame)
-                case Nack():
-                    packing.add_ranges(NACK, STREAM.pack(frame.stream), frame.missing)
-                case Ack():
-                    packing.add_body(ACK, encode_ack(frame))
-                case Watermark():
-                    packing.add_body(WATERMARK, encode_watermark(frame))
-                case UnicastAck() | UnicastNack() | Close() | Sync() | SyncOk() | SyncAck():
-                    assert to is not None, frame
-                    packing.add_unicast_control(frame)
-                case PeerRepairRequest():
-                    assert to is not None, frame
-                    packing.add_ranges(
-                        PEER_REPAIR_REQUEST, encode_member(frame.sender), frame.missing
-                    )
-                case PeerRepair():
-                    assert to is not None, frame
-                    assert frame.data.stream is Stream.FIFO, frame
-                    packing.add_passed_on(PEER_REPAIR, encode_member(frame.sender), frame.data)
-                case StabilityReport() | StabilityQuery():
-                    assert to is not None, frame
-                    packing.add_control(*encode_control(frame))
-                case _ if isinstance(frame, ChangeFrame):
-                    packing.add_change(frame, to)
                 case _:
-                    packing.add_control(*encode_control(frame))
+                    packing.add_frame(frame, to)
         if runs:
             packing.add_runs(runs)
         return packing.finish()
@@ -368,7 +298,7 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
         decode = decoders.get(kind)
         if decode is None:
             raise DecodeError(Reject.ADDRESSEE if kind in _DECODERS else Reject.FRAME_KIND)
-        if kind in PLACED and not _is_placed(kind, frames, is_last=offset == size):
+        if kind in _PLACED and not _is_placed(kind, frames, is_last=offset == size):
             raise DecodeError(Reject.COUNT)
         frame = decode(view, start, offset)
         if isinstance(frame, Messages):
@@ -388,7 +318,7 @@ def run_in(datagram: Buffer) -> tuple[int, int, int] | None:
     view = memoryview(datagram)
     start = _HEADER.size + view[_HEADER.size - 1] + _ADDRESSEE.size
     kind, body = FRAME.unpack_from(view, start)
-    if kind == IN_VIEW:
+    if kind == _IN_VIEW:
         start += FRAME.size + body
         if start == len(view):
             return None
@@ -406,130 +336,34 @@ def run_in(datagram: Buffer) -> tuple[int, int, int] | None:
 
 def _is_placed(kind: int, before: list[Frame], *, is_last: bool) -> bool:
     """Whether a tag is the first, and nothing but a tag beside what has a datagram to itself."""
-    if kind == IN_VIEW:
+    if kind == _IN_VIEW:
         return not before
     return is_last and (not before or (len(before) == 1 and isinstance(before[0], InView)))
 
 
 def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData:
-    first, count, cut, more = decode_run(view, start + CONN.size, stop)
-    return UnicastData.uncut(_decode_conn(view, start), first, count, cut, more=more)
+    first, count, cut, more = decode_run(view, start + CONN.struct.size, stop)
+    conn = CONN.make(*CONN.struct.unpack_from(view, start))
+    return UnicastData.uncut(conn, first, count, cut, more=more)
 
 
-def _decode_peer_repair(view: memoryview, start: int, stop: int) -> PeerRepair:
-    cut = Cutter(view[:stop], start)
-    sender = cut.member()
-    data = decode_data(view, cut.offset, stop)
-    if data.stream is not Stream.FIFO:
-        raise DecodeError(Reject.STREAM)
-    return PeerRepair(sender, data)
-
-
-def _decode_peer_repair_request(view: memoryview, start: int, stop: int) -> PeerRepairRequest:
-    cut = Cutter(view[:stop], start)
-    return PeerRepairRequest(cut.member(), tuple(decode_ranges(view, cut.offset, stop)))
-
-
-def _decode_ack(view: memoryview, start: int, stop: int) -> Ack:
-    if stop - start != WATERMARKS.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    stream, received, delivered, allowance = WATERMARKS.unpack_from(view, start)
-    if not delivered <= received <= SEQNO_MAX:
-        raise DecodeError(Reject.SEQNO)
-    if allowance > ALLOWANCE_MAX:
-        raise DecodeError(Reject.COUNT)
-    return Ack(decode_stream(stream), received, delivered, allowance)
-
-
-def _decode_unicast_ack(view: memoryview, start: int, stop: int) -> UnicastAck:
-    if stop - start != CONN.size + DELIVERED.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    delivered, allowance = DELIVERED.unpack_from(view, start + CONN.size)
-    if delivered > SEQNO_MAX:
-        raise DecodeError(Reject.SEQNO)
-    if allowance > ALLOWANCE_MAX:
-        raise DecodeError(Reject.COUNT)
-    return UnicastAck(_decode_conn(view, start), delivered, allowance)
-
-
-def _decode_nack(view: memoryview, start: int, stop: int) -> Nack:
-    missing = decode_ranges(view, start + STREAM.size, stop)
-    return Nack(decode_stream(view[start]), missing)
-
-
-def _decode_unicast_nack(view: memoryview, start: int, stop: int) -> UnicastNack:
-    missing = decode_ranges(view, start + CONN.size, stop)
-    return UnicastNack(_decode_conn(view, start), missing)
-
-
-def _decode_watermark(view: memoryview, start: int, stop: int) -> Watermark:
-    if stop - start != STREAM_SEQNO.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    stream, seqno = STREAM_SEQNO.unpack_from(view, start)
-    if seqno > SEQNO_MAX:
-        raise DecodeError(Reject.SEQNO)
-    return Watermark(decode_stream(stream), seqno)
-
-
-def _decode_close(view: memoryview, start: int, stop: int) -> Close:
-    if stop - start != CONN.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    return Close(_decode_conn(view, start))
-
-
-def _decode_sync(view: memoryview, start: int, stop: int) -> Sync:
-    return Sync(*_decode_conn_nonce(view, start, stop))
-
-
-def _decode_sync_ok(view: memoryview, start: int, stop: int) -> SyncOk:
-    if stop - start != CONN.size + ANSWER.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    nonce, low, high, flags = ANSWER.unpack_from(view, start + CONN.size)
-    if flags & ~MIDDLE:
-        raise DecodeError(Reject.FLAGS)
-    if not 1 <= nonce <= COUNTER_MAX or not low <= high <= SEQNO_MAX:
-        raise DecodeError(Reject.SEQNO)
-    return SyncOk(_decode_conn(view, start), nonce, low, high, bool(flags & MIDDLE))
-
-
-def _decode_sync_ack(view: memoryview, start: int, stop: int) -> SyncAck:
-    return SyncAck(*_decode_conn_nonce(view, start, stop))
-
-
-def _decode_conn_nonce(view: memoryview, start: int, stop: int) -> tuple[Conn, int]:
-    nonce = decode_counter(view, start + CONN.size, stop)
-    return _decode_conn(view, start), nonce
-
-
-def _decode_conn(view: memoryview, start: int) -> Conn:
-    epoch, conn_id = CONN.unpack_from(view, start)
-    if not 1 <= epoch <= COUNTER_MAX or conn_id < FIRST_CONN_ID:
-        raise DecodeError(Reject.SEQNO)
-    return Conn(epoch, conn_id)
+@lru_cache(_TAGS_MAX)
+def _decode_tag(body: bytes) -> Frame:
+    """Nearly every datagram has one, and they are the same for long."""
+    frame: InView = FRAMES[InView].decode(memoryview(body), 0, len(body))
+    return frame
 
 
 _DECODERS_FOR_ANYONE: Final[Decoders] = {
+    **{layout.kind: layout.decode for layout in FRAMES.values() if layout.to_anyone},
     DATA: decode_data,
-    ACK: _decode_ack,
-    NACK: _decode_nack,
-    WATERMARK: _decode_watermark,
-    **control.FOR_ANYONE,
-    **change_codec.FOR_ANYONE,
+    _IN_VIEW: lambda view, start, stop: _decode_tag(bytes(view[start:stop])),
 }
 
 # A connection is between two incarnations. What is said about it to anyone could reach the process
 # that has the address now, and be taken for news about one of its own.
 _DECODERS: Final[Decoders] = {
+    **{layout.kind: layout.decode for layout in FRAMES.values()},
     **_DECODERS_FOR_ANYONE,
     UNICAST_DATA: _decode_unicast_data,
-    UNICAST_ACK: _decode_unicast_ack,
-    UNICAST_NACK: _decode_unicast_nack,
-    CLOSE: _decode_close,
-    SYNC: _decode_sync,
-    SYNC_OK: _decode_sync_ok,
-    SYNC_ACK: _decode_sync_ack,
-    PEER_REPAIR_REQUEST: _decode_peer_repair_request,
-    PEER_REPAIR: _decode_peer_repair,
-    **control.FOR_ONE,
-    **change_codec.FOR_ONE,
 }

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
 
 from ringcast.errors import DecodeError, Reject
-from ringcast.wire.members import (
-    MALFORMED,
-    MEMBER_COUNT,
-    are_distinct,
-    cut_member,
-    decode_view_id,
-)
+from ringcast.model import ViewId
+from ringcast.wire.limits import COUNTER_MAX
+from ringcast.wire.members import COUNTER, MALFORMED, cut_member
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from struct import Struct
+    from ringcast.model import Member
 
-    from ringcast.model import Member, ViewId
+COUNT: Final = Struct("<H")  # of what follows
 
 
 class Cutter:
@@ -30,31 +26,29 @@ class Cutter:
         self.offset = start
 
     @property
-    def is_at_end(self) -> bool:
-        return self.offset == len(self._view)
+    def left(self) -> int:
+        """How many bytes."""
+        return len(self._view) - self.offset
 
     def numbers(self, numbers: Struct) -> tuple[Any, ...]:
         start = self._skip(numbers.size)
         return numbers.unpack_from(self._view, start)
 
-    def flags(self, known: int) -> int:
-        flags = self._view[self._skip(1)]
-        if flags & ~known:
-            raise DecodeError(Reject.FLAGS)
-        return flags
-
     def count(self, most: int) -> int:
         """How many of something follow."""
-        (count,) = self.numbers(MEMBER_COUNT)
+        (count,) = self.numbers(COUNT)
         if count > most:
             raise DecodeError(Reject.COUNT)
         return int(count)
 
-    def table(self, numbers: Struct, most: int) -> Iterator[tuple[Any, ...]]:
-        """A list of such numbers, as they are read."""
-        count = self.count(most)
-        start = self._skip(count * numbers.size)
-        return numbers.iter_unpack(self._view[start : self.offset])
+    def count_left(self, size: int, most: int) -> int:
+        """How many of this size are left; at least one, and nothing else."""
+        count, left_over = divmod(self.left, size)
+        if left_over:
+            raise DecodeError(Reject.FRAME_LENGTH)
+        if not 1 <= count <= most:
+            raise DecodeError(Reject.COUNT)
+        return count
 
     def is_next(self, byte: int) -> bool:
         """Whether this byte comes next; then it is skipped."""
@@ -62,10 +56,10 @@ class Cutter:
         self.offset += is_next
         return is_next
 
-    def rest(self) -> bytes:
-        """All that is left."""
-        start = self._skip(len(self._view) - self.offset)
-        return bytes(self._view[start:])
+    def take(self, size: int) -> memoryview:
+        """The next so many."""
+        start = self._skip(size)
+        return self._view[start : self.offset]
 
     def member(self) -> Member:
         try:
@@ -74,20 +68,16 @@ class Cutter:
             raise DecodeError(Reject.MEMBER) from None
         return member
 
-    def members(self, most: int) -> tuple[Member, ...]:
-        """A list of members, each another process."""
-        members = tuple([self.member() for _ in range(self.count(most))])
-        if not are_distinct(members):
-            raise DecodeError(Reject.VIEW)
-        return members
-
     def view_id(self) -> ViewId:
-        view_id, self.offset = decode_view_id(self._view, self.offset)
-        return view_id
+        (counter,) = self.numbers(COUNTER)
+        if not 1 <= counter <= COUNTER_MAX:
+            raise DecodeError(Reject.SEQNO)
+        return ViewId(self.member(), counter)
 
-    def finish(self) -> None:
-        """Nothing must be left."""
-        if self.offset != len(self._view):
+    def finish(self, size: int = 0) -> None:
+        """Nothing must be left, but for zeros up to that offset."""
+        padding = self._view[self.offset :]
+        if len(padding) != max(0, size - self.offset) or any(padding):
             raise DecodeError(Reject.FRAME_LENGTH)
 
     def _skip(self, size: int) -> int:

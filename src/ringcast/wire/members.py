@@ -8,30 +8,26 @@ from typing import TYPE_CHECKING, Final
 
 from ringcast.config import NAME_BYTES_MAX, check_name, check_whole
 from ringcast.errors import ConfigError, DecodeError, Reject
-from ringcast.model import INCARNATION_MAX, Address, Member, Purge, Stream, ViewId
+from ringcast.model import INCARNATION_MAX, Address, Member, Stream
 from ringcast.wire.limits import COUNTER_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ringcast.model import ViewId
+
 COUNTER: Final = Struct("<Q")
-MEMBER_COUNT: Final = Struct("<H")
 _PORT_INCARNATION: Final = Struct("<HQ")
 MEMBER_BYTES_MAX: Final = 2 * (1 + NAME_BYTES_MAX) + _PORT_INCARNATION.size
 MEMBER_BYTES_MIN: Final = 1 + 1 + _PORT_INCARNATION.size + 1
-STREAMS: Final = {int(stream): stream for stream in Stream}
-_PURGES: Final = {int(purge): purge for purge in Purge}
+_STREAMS: Final = {int(stream): stream for stream in Stream}
 MALFORMED: Final = (IndexError, StructError, UnicodeDecodeError, ConfigError)
 """What cutting texts and members out of a stranger's bytes may raise."""
 
 
-def encode_counter(counter: int) -> bytes:
-    assert 1 <= counter <= COUNTER_MAX, counter
-    return COUNTER.pack(counter)
-
-
 def encode_view_id(view_id: ViewId) -> bytes:
-    return encode_counter(view_id.counter) + encode_member(view_id.creator)
+    assert 1 <= view_id.counter <= COUNTER_MAX, view_id
+    return COUNTER.pack(view_id.counter) + encode_member(view_id.creator)
 
 
 def are_distinct(members: Sequence[Member]) -> bool:
@@ -100,37 +96,8 @@ def check_member(member: Member) -> None:
     check_name("name", member.name, empty_allowed=True)
 
 
-def decode_view_id(view: memoryview, start: int) -> tuple[ViewId, int]:
-    """The id at the start, and where it ends."""
-    creator_start = start + COUNTER.size
-    if creator_start > len(view):
-        raise DecodeError(Reject.FRAME_LENGTH)
-    counter = decode_counter(view, start, creator_start)
-    try:
-        creator, end = cut_member(view, creator_start)
-    except MALFORMED:
-        raise DecodeError(Reject.MEMBER) from None
-    return ViewId(creator, counter), end
-
-
-def decode_counter(view: memoryview, start: int, stop: int) -> int:
-    if stop - start != COUNTER.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    (counter,) = COUNTER.unpack_from(view, start)
-    if not 1 <= counter <= COUNTER_MAX:
-        raise DecodeError(Reject.SEQNO)
-    return int(counter)
-
-
 def decode_stream(number: int) -> Stream:
-    stream = STREAMS.get(number)
+    stream = _STREAMS.get(number)
     if stream is None:
         raise DecodeError(Reject.STREAM)
     return stream
-
-
-def decode_purge(number: int) -> Purge:
-    purge = _PURGES.get(number)
-    if purge is None:
-        raise DecodeError(Reject.FLAGS)
-    return purge

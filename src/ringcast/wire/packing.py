@@ -9,29 +9,13 @@ from __future__ import annotations
 from itertools import accumulate, chain, pairwise
 from struct import Struct
 from struct import pack as struct_pack
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final
 
 from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX
-from ringcast.wire import change_codec, control
-from ringcast.wire.change_codec import IN_VIEW, LONG, PIECE_HEAD, cut_into_pieces, encode_change
-from ringcast.wire.changes import Forwarded, InView, Want
-from ringcast.wire.frames import (
-    Close,
-    Data,
-    Sync,
-    SyncAck,
-    SyncOk,
-    UnicastAck,
-    UnicastNack,
-)
-from ringcast.wire.limits import (
-    ALLOWANCE_MAX,
-    COUNTER_MAX,
-    FRAMES_MAX,
-    MESSAGES_MAX,
-    NACK_RANGES_MAX,
-)
-from ringcast.wire.members import encode_counter
+from ringcast.wire.changes import Forwarded, InView, Piece, Want, cut_into_pieces
+from ringcast.wire.frames import Data, Nack, PeerRepair, PeerRepairRequest, UnicastNack
+from ringcast.wire.layout import FRAMES
+from ringcast.wire.limits import COUNTER_MAX, FRAMES_MAX, MESSAGES_MAX, NACK_RANGES_MAX
 from ringcast.wire.runs import (
     EQUAL,
     MORE,
@@ -49,33 +33,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.model import Conn, Member
-    from ringcast.wire.changes import ChangeFrame
-    from ringcast.wire.frames import (
-        Ack,
-        UnicastData,
-        Watermark,
-    )
+    from ringcast.wire.frames import Frame, UnicastData
 
-DATA, ACK, NACK, WATERMARK = range(1, 5)
-UNICAST_DATA, UNICAST_ACK, UNICAST_NACK, CLOSE, SYNC, SYNC_OK, SYNC_ACK = range(6, 13)
-PEER_REPAIR_REQUEST, PEER_REPAIR = range(47, 49)
-ALONE: Final = control.ALONE | change_codec.ALONE | {PEER_REPAIR}
-SAID_IN_VIEW: Final = control.SAID_IN_VIEW.union(
-    (DATA, ACK, NACK, WATERMARK, PEER_REPAIR_REQUEST, PEER_REPAIR)
-)
-PLACED: Final = ALONE | {IN_VIEW}
+DATA, UNICAST_DATA = 1, 6
+SAID_IN_VIEW: Final = {DATA, *(layout.kind for layout in FRAMES.values() if layout.in_view)}
 
 FRAME: Final = Struct("<BH")  # kind, bytes of body
-CONN: Final = Struct("<QI")  # epoch, id
-WATERMARKS: Final = Struct("<BQQQ")  # stream, received, delivered, allowance
-STREAM_SEQNO: Final = Struct("<BQ")
-DELIVERED: Final = Struct("<QQ")  # delivered, allowance
-ANSWER: Final = Struct("<QQQB")  # nonce, low, high, flags
 DATA_HEAD: Final = Struct("<BHBBQH")  # FRAME, STREAM and RUN in one call
-UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # FRAME, CONN and RUN in one call
+UNICAST_DATA_HEAD: Final = Struct("<BHQIBQH")  # FRAME, connection and RUN in one call
 MESSAGE_HEAD: Final = Struct("<BHQIBQHH")  # all of it, and the SIZE of the only message
 
-MIDDLE: Final = 1  # flag of an answer
+_PIECE_HEAD: Final = len(FRAMES[Piece].encode(Piece(64, 0, 0, 1, b"x"))) - 1
 
 RUN_HEADS: Final = {DATA: DATA_HEAD.size, UNICAST_DATA: UNICAST_DATA_HEAD.size}
 
@@ -157,51 +125,31 @@ class Packing:
         self.add_body(kind, body)
         self._close()
 
-    def add_control(self, kind: int, body: bytes) -> None:
-        if kind in ALONE:
-            self.add_alone(kind, body)
-        else:
+    def add_frame(self, frame: Frame, to: Member | None) -> None:
+        """Any frame that is no run."""
+        layout = FRAMES[type(frame)]
+        kind, body = layout.kind, layout.encode(frame)
+        assert to is not None or layout.to_anyone, frame
+        if layout.is_plain:  # and so it is short
             self.add_body(kind, body)
-
-    def add_change(self, frame: ChangeFrame, to: Member | None) -> None:
-        kind, body = encode_change(frame)
-        assert to is not None or kind in change_codec.FOR_ANYONE, frame
+            return
+        is_too_long = FRAME.size + len(body) > self._room
         match frame:
-            case Want():
+            case Nack() | UnicastNack() | PeerRepairRequest() | Want():
                 self.add_ranges(kind, body, frame.missing)
-            case Forwarded():
+            case PeerRepair() | Forwarded():
                 self.add_passed_on(kind, body, frame.data)
             case InView():
                 assert not self._in_view, "it is told already"
                 self._close_any()
                 self.add_body(kind, body)
-            case _ if FRAME.size + len(body) > self._room and kind in LONG and to is not None:
-                for piece in cut_into_pieces(kind, body, self._room - FRAME.size - PIECE_HEAD):
-                    self.add_alone(*encode_change(piece))
-            case _ if FRAME.size + len(body) > self._room:
-                self.add_alone(kind, body)  # it names some members that have long names
+            case _ if is_too_long and layout.is_long and to is not None:
+                for piece in cut_into_pieces(kind, body, self._room - FRAME.size - _PIECE_HEAD):
+                    self.add_frame(piece, to)
+            case _ if is_too_long or layout.is_alone:
+                self.add_alone(kind, body)  # if it is too long, it names members with long names
             case _:
-                self.add_control(kind, body)
-
-    def add_unicast_control(
-        self, frame: UnicastAck | UnicastNack | Close | Sync | SyncOk | SyncAck
-    ) -> None:
-        conn = _encode_conn(frame.conn)
-        match frame:
-            case UnicastAck():
-                self.add_body(UNICAST_ACK, conn + _encode_delivered(frame))
-            case UnicastNack():
-                self.add_ranges(UNICAST_NACK, conn, frame.missing)
-            case Close():
-                self.add_body(CLOSE, conn)
-            case Sync():
-                self.add_body(SYNC, conn + encode_counter(frame.nonce))
-            case SyncOk():
-                self.add_body(SYNC_OK, conn + _encode_answer(frame))
-            case SyncAck():
-                self.add_body(SYNC_ACK, conn + encode_counter(frame.nonce))
-            case _:
-                assert_never(frame)
+                self.add_body(kind, body)
 
     def add_ranges(self, kind: int, whose: bytes, missing: Sequence[range]) -> None:
         """A request for what is missing of what `whose` encodes: a stream, connection or sender. If
@@ -340,34 +288,6 @@ def _encode_head(
     return UNICAST_DATA_HEAD.pack(UNICAST_DATA, body_bytes, epoch, conn_id, flags, first, count)
 
 
-def encode_ack(ack: Ack) -> bytes:
-    assert 0 <= ack.delivered <= ack.received <= SEQNO_MAX, ack
-    assert 0 <= ack.allowance <= ALLOWANCE_MAX, ack
-    return WATERMARKS.pack(ack.stream, ack.received, ack.delivered, ack.allowance)
-
-
-def encode_watermark(watermark: Watermark) -> bytes:
-    assert 0 <= watermark.seqno <= SEQNO_MAX, watermark
-    return STREAM_SEQNO.pack(watermark.stream, watermark.seqno)
-
-
 def _check_conn(conn: Conn) -> None:
     assert 1 <= conn.epoch <= COUNTER_MAX, conn
     assert FIRST_CONN_ID <= conn.id <= CONN_ID_MAX, conn
-
-
-def _encode_conn(conn: Conn) -> bytes:
-    _check_conn(conn)
-    return CONN.pack(*conn)
-
-
-def _encode_delivered(ack: UnicastAck) -> bytes:
-    assert 0 <= ack.delivered <= SEQNO_MAX, ack
-    assert 0 <= ack.allowance <= ALLOWANCE_MAX, ack
-    return DELIVERED.pack(ack.delivered, ack.allowance)
-
-
-def _encode_answer(answer: SyncOk) -> bytes:
-    assert 1 <= answer.nonce <= COUNTER_MAX, answer
-    assert 0 <= answer.low <= answer.high <= SEQNO_MAX, answer
-    return ANSWER.pack(answer.nonce, answer.low, answer.high, answer.is_middle * MIDDLE)

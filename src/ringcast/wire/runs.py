@@ -1,6 +1,7 @@
-"""Runs of messages and ranges of seqnos on the wire, as several frames write them.
+"""Frames that carry runs of messages, and how they are read. These are hot, and made by hand.
 
-Payloads are cut out of a datagram in one call into C, and only when somebody reads them.
+Payloads are cut out of a datagram in one call into C, and only when somebody reads them. Packing
+writes runs (packing.py).
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from ringcast.errors import DecodeError, Reject
-from ringcast.model import SEQNO_MAX
-from ringcast.wire.frames import Data
-from ringcast.wire.limits import MESSAGES_MAX, NACK_RANGES_MAX
+from ringcast.model import FIRST_CONN_ID, SEQNO_MAX
+from ringcast.wire.limits import MESSAGES_MAX
 from ringcast.wire.members import decode_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
+
+    from ringcast.model import Conn, Stream
 
 STREAM: Final = Struct("<B")
 RUN: Final = Struct("<BQH")  # flags, first, count
@@ -35,6 +38,125 @@ RANGE_COUNT_MAX: Final = 2**32 - 1
 _STRUCT_COUNT_MAX: Final = 1024
 _STRUCTS_MAX: Final = 64
 """Structs that cut equal payloads take 32 bytes per payload: 2 MB if all are of the longest."""
+
+
+class Messages:
+    """Payloads with consecutive seqnos, first..last: what the frames that carry messages share.
+
+    `more` says that every payload here is a fragment that the next seqno continues. A received
+    run is cut into payloads only when somebody asks for them: a duplicate or a forged run costs
+    nothing but its header.
+    """
+
+    __slots__ = ("_cut", "_payloads", "count", "first", "more")
+
+    # Set by each frame itself: to call a common constructor makes building one dearer by half.
+    first: int
+    count: int
+    more: bool
+    _payloads: list[bytes] | None
+    _cut: Callable[[], list[bytes]] | None
+
+    @property
+    def payloads(self) -> list[bytes]:
+        if self._payloads is None:
+            assert self._cut is not None
+            self._payloads = self._cut()
+            self._cut = None  # it holds on to the datagram's buffer
+        return self._payloads
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+
+class Data(Messages):
+    """To the group: messages of the datagram's sender on one stream."""
+
+    __slots__ = ("stream",)
+
+    def __init__(
+        self, stream: Stream, first: int, payloads: list[bytes], *, more: bool = False
+    ) -> None:
+        self.stream = stream
+        self.first = first
+        self.count = len(payloads)
+        self.more = more
+        self._payloads = payloads
+        self._cut = None
+
+    @classmethod
+    def uncut(
+        cls, stream: Stream, first: int, count: int, cut: Callable[[], list[bytes]], *, more: bool
+    ) -> Self:
+        """A received run whose payloads are still one piece of the datagram."""
+        data = cls.__new__(cls)
+        data.stream = stream
+        data.first = first
+        data.count = count
+        data.more = more
+        data._payloads = None
+        data._cut = cut
+        return data
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Data) and (
+            (self.stream, self.first, self.more, self.payloads)
+            == (other.stream, other.first, other.more, other.payloads)
+        )
+
+    def __repr__(self) -> str:
+        more = ", more" if self.more else ""
+        return f"Data({self.stream.name}, {self.first}..{self.last}{more})"
+
+
+class UnicastData(Messages):
+    """To one member: messages of the datagram's sender on one connection.
+
+    The very first message of a stream, on the connection it started with, opens the receiver's
+    window; nothing else does but the answer to a Sync.
+    """
+
+    __slots__ = ("conn",)
+
+    def __init__(
+        self, conn: Conn, first: int, payloads: list[bytes], *, more: bool = False
+    ) -> None:
+        self.conn = conn
+        self.first = first
+        self.count = len(payloads)
+        self.more = more
+        self._payloads = payloads
+        self._cut = None
+
+    @classmethod
+    def uncut(
+        cls, conn: Conn, first: int, count: int, cut: Callable[[], list[bytes]], *, more: bool
+    ) -> Self:
+        """A received run whose payloads are still one piece of the datagram."""
+        data = cls.__new__(cls)
+        data.conn = conn
+        data.first = first
+        data.count = count
+        data.more = more
+        data._payloads = None
+        data._cut = cut
+        return data
+
+    @property
+    def opens(self) -> bool:
+        """Whether it begins its stream."""
+        return self.first == 1 and self.conn.id == FIRST_CONN_ID
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnicastData) and (
+            (self.conn, self.first, self.more, self.payloads)
+            == (other.conn, other.first, other.more, other.payloads)
+        )
+
+    def __repr__(self) -> str:
+        more = ", more" if self.more else ""
+        return f"UnicastData({self.conn}, {self.first}..{self.last}{more})"
 
 
 def decode_data(view: memoryview, start: int, stop: int) -> Data:
@@ -90,25 +212,6 @@ def fill_datagrams(
 @lru_cache(_STRUCTS_MAX)
 def _datagram_of(before: int, after: int, size: int) -> Struct:
     return Struct(f"<{before}sQ{after}s{size}s")
-
-
-def decode_ranges(view: memoryview, pairs: int, stop: int) -> list[range]:
-    if pairs > stop or (stop - pairs) % RANGE.size:
-        raise DecodeError(Reject.FRAME_LENGTH)
-    if not 1 <= (stop - pairs) // RANGE.size <= NACK_RANGES_MAX:
-        raise DecodeError(Reject.COUNT)
-    missing = []
-    lowest = 1
-    for first, count in RANGE.iter_unpack(view[pairs:stop]):
-        if not count:
-            raise DecodeError(Reject.COUNT)
-        if first > SEQNO_MAX + 1 - count or not first:
-            raise DecodeError(Reject.SEQNO)
-        if first < lowest:
-            raise DecodeError(Reject.RANGES)
-        lowest = first + count
-        missing.append(range(first, lowest))
-    return missing
 
 
 def _decode_lengths(table: memoryview) -> array[int]:

@@ -27,7 +27,7 @@ from ringcast.protocols.views.streams import UNREAD_WINDOWS, Standing, ViewStrea
 from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.protocols.views.translation import Basis, decode_state, encode_state
 from ringcast.wire import changes as wire
-from ringcast.wire.change_codec import tag_of
+from ringcast.wire.changes import tag_of
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Data, Heartbeat, Leave
 from ringcast.wire.limits import VIEW_MEMBERS_MAX

@@ -11,7 +11,8 @@ import pytest
 from ringcast.model import Address, Member, ViewId
 from ringcast.protocols.views.pieces import BYTES_MAX, FRAMES_MAX, Pieces
 from ringcast.wire import changes as wire
-from ringcast.wire.change_codec import cut_into_pieces, encode_change
+from ringcast.wire.changes import cut_into_pieces
+from ringcast.wire.layout import FRAMES
 from ringcast.wire.limits import CHANGE_BYTES_MAX
 from support.settings import PLAIN
 from support.view_group import NAMES, ViewGroup
@@ -22,7 +23,7 @@ PROPOSAL = wire.Propose(ViewId(A, 5), MANY, PLAIN)
 
 
 def pieces_of(frame: wire.ChangeFrame, count: int = 3) -> list[wire.Piece]:
-    kind, body = encode_change(frame)
+    kind, body = FRAMES[type(frame)].kind, FRAMES[type(frame)].encode(frame)
     return cut_into_pieces(kind, body, -(-len(body) // count))
 
 

@@ -12,8 +12,7 @@ from ringcast.core.view_change import Begin, CutReached, Flush, Freeze, Part, cu
 from ringcast.events import Closed
 from ringcast.model import Origin, Stream, View, ViewId
 from ringcast.protocols.views.streams import EARLY_MAX, Standing, ViewStreams
-from ringcast.wire.change_codec import tag_of
-from ringcast.wire.changes import Forwarded, InView, Want
+from ringcast.wire.changes import Forwarded, InView, Want, tag_of
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Commit, Data
 from support.view_group import ViewGroup, name_of

@@ -1,14 +1,11 @@
-"""The codec against its page, its limits, and what strangers may send it."""
+"""The codec: how datagrams are filled, its limits, and what strangers may send it."""
 
 from __future__ import annotations
 
-import json
-import re
 import struct
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,33 +21,13 @@ from ringcast.model import (
     View,
     ViewId,
 )
-from ringcast.settings import NAMES
 from ringcast.wire import runs as runs_module
-from ringcast.wire.changes import (
-    OWN,
-    Complain,
-    Cookie,
-    Cut,
-    Finish,
-    Flushed,
-    Forwarded,
-    Hello,
-    Install,
-    Installed,
-    InView,
-    Piece,
-    Propose,
-    Refuse,
-    State,
-    Want,
-)
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Ack,
     Close,
     Commit,
     Data,
-    Frame,
     Heartbeat,
     Leave,
     Mark,
@@ -84,8 +61,8 @@ from ringcast.wire.limits import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ringcast.settings import Settings
-    from ringcast.wire.changes import ChangeFrame, Listed
+    from ringcast.wire.frames import Frame
+
 
 FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
 ME = Member(Address("127.0.0.1", 7800), 42, "a")
@@ -94,7 +71,6 @@ VIEW = View(ViewId(ME, 2), (ME, OTHER))
 CONN = Conn(3, 1)
 HEADER = Codec("orders", ME, 512).pack([Watermark(FIFO, 0)])[0][:-12]
 TO_ME = HEADER[:-8] + struct.pack("<Q", ME.incarnation)
-PAGE = Path(__file__).parents[3] / "docs" / "wire.md"
 MEMORY_CONSTANT = 96 << 10
 TAG = 19  # with what is purged
 """Bytes of each datagram that are kept for the tag of a view."""
@@ -212,238 +188,6 @@ def identity(
     group: bytes = b"orders", host: bytes = b"h", name: bytes = b"", incarnation: int = 1
 ) -> bytes:
     return bytes([len(group)]) + group + member(host, name, incarnation)
-
-
-# The page
-
-
-def vectors() -> list[dict[str, list[str]]]:
-    found = []
-    for block in re.findall(r"^```vector\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S):
-        keys = ("hex", "sender", "to", "frame", "refused")
-        fields: dict[str, list[str]] = {key: [] for key in keys}
-        for line in block.splitlines():
-            key, _, value = line.partition(" ")
-            fields[key].append(value.strip())
-        found.append(fields)
-    return found
-
-
-def in_words(frame: Frame) -> str:
-    match frame:
-        case Data():
-            return f"data {frame.stream.name.lower()} {messages_in_words(frame)}"
-        case Ack():
-            watermarks = f"received {frame.received}, delivered {frame.delivered}"
-            return f"ack {frame.stream.name.lower()} {watermarks}, allowance {frame.allowance}"
-        case Nack():
-            return f"nack {frame.stream.name.lower()} {ranges_in_words(frame.missing)}"
-        case Watermark():
-            return f"highest {frame.stream.name.lower()} {frame.seqno}"
-        case UnicastData():
-            return f"unicast data {frame.conn} {messages_in_words(frame)}"
-        case UnicastAck():
-            watermark = f"delivered {frame.delivered}, allowance {frame.allowance}"
-            return f"unicast ack {frame.conn} {watermark}"
-        case UnicastNack():
-            return f"unicast nack {frame.conn} {ranges_in_words(frame.missing)}"
-        case Close():
-            return f"close {frame.conn}"
-        case Sync():
-            return f"sync {frame.conn} nonce {frame.nonce}"
-        case SyncOk():
-            middle = ", middle" if frame.is_middle else ""
-            bounds = f"low {frame.low}, high {frame.high}"
-            return f"sync ok {frame.conn} nonce {frame.nonce}, {bounds}{middle}"
-        case SyncAck():
-            return f"sync ack {frame.conn} nonce {frame.nonce}"
-        case Commit():
-            return f"commit {frame.seqno}"
-        case Leave():
-            return "leave"
-        case StabilityReport():
-            delivered = " ".join(map(str, frame.delivered))
-            return f"report {round_in_words(frame)}; delivered {delivered}"
-        case StabilityQuery():
-            return f"report wanted {frame.number} in view {view_id_in_words(frame.view_id)}"
-        case Stable():
-            marks = ", ".join(
-                f"{mark.by_all} by all {mark.by_others} by others slowest {mark.slowest}"
-                for mark in frame.marks
-            )
-            return f"stable {round_in_words(frame)}; {marks}"
-        case PeerRepairRequest():
-            return f"repair wanted {who(frame.sender)}: {ranges_in_words(frame.missing)}"
-        case PeerRepair():
-            return f"peer_repair {who(frame.sender)}: {in_words(frame.data)}"
-        case Heartbeat():
-            return f"beat {frame.counter}"
-        case Ping():
-            return f"probe {frame.nonce}"
-        case Pong():
-            return f"alive {frame.nonce}"
-        case _:
-            return change_in_words(frame)
-
-
-def settings_in_words(settings: Settings) -> str:
-    streams = " and ".join(stream.name.lower() for stream in settings.streams)
-    times = ", ".join(map(str, settings.times))
-    given = ", ".join(name for name in NAMES if name in settings.given) or "nothing"
-    purge = settings.purge.name.lower()
-    return f"purge {purge}, {streams}, times {times}, {settings.max_message_bytes} B, given {given}"
-
-
-def change_in_words(frame: ChangeFrame) -> str:
-    match frame:
-        case Hello():
-            asking = ", asking" if frame.is_asking else ""
-            state = ", with state" if frame.has_state else ""
-            coordinator = f", coordinator {who(frame.coordinator)}" if frame.coordinator else ""
-            view = f", in view {view_id_in_words(frame.view_id)}" if frame.view_id else ""
-            numbers = f"highest {frame.highest}, size {frame.size}"
-            secrets = "".join(
-                f", {name} {value}"
-                for name in ("cookie", "echo", "permit")
-                if (value := getattr(frame, name))
-            )
-            said = f"hello, {numbers}{asking}{state}{coordinator}{view}{secrets}"
-            return f"{said}; {members_in_words(frame.members)}; {settings_in_words(frame.settings)}"
-        case Cookie():
-            return f"cookie {frame.cookie} for {frame.echo}"
-        case Propose():
-            base = f" on view {view_id_in_words(frame.base)}" if frame.base else ""
-            who_asks = f"{view_id_in_words(frame.id)}{base}: {listed_in_words(frame.members)}"
-            lists = f"leaving {numbers_in_words(frame.leaving)}"
-            stated = " with state" if frame.has_state else ""
-            lists += f"; by one of {frame.size}{stated}"
-            return f"propose {who_asks}; {lists}; {settings_in_words(frame.settings)}"
-        case State():
-            place = f"in view {view_id_in_words(frame.view_id)}"
-            given = f" given by {who(frame.provider)}" if frame.provider else ""
-            refused = f" refused by {members_in_words(frame.refused)}" if frame.refused else ""
-            state = f", state {frame.holding.name.lower()}{given}{refused}"
-            unlisted = f", up to {view_id_in_words(frame.unlisted)}" if frame.unlisted else ""
-            own = ", ".join(f"{stream.name.lower()} {seqno}" for stream, seqno in frame.own)
-            flushed = ", ".join(
-                f"{view_id_in_words(each.id)} of {listed_in_words(each.members)}"
-                for each in frame.flushed
-            )
-            based = ", else as that began" if frame.is_based else ""
-            said = f"state for {view_id_in_words(frame.id)} {place}{based}{state}"
-            lists = f"own {own}; held {marks_in_words(frame.held)}; flushed {flushed}{unlisted}"
-            return f"{said}; {listed_in_words(frame.members)}; {lists}"
-        case Refuse():
-            promised = f", promised {view_id_in_words(frame.promised)}" if frame.promised else ""
-            coordinator = f", coordinator {who(frame.coordinator)}" if frame.coordinator else ""
-            return f"refuse {view_id_in_words(frame.id)}{promised}{coordinator}"
-        case Finish():
-            return f"finish {view_id_in_words(frame.first)} before {view_id_in_words(frame.id)}"
-        case Cut():
-            parts = "; ".join(
-                f"part {view_id_in_words(part.view_id)}: {numbers_in_words(part.places)}; departed "
-                + marks_in_words(part.departed)
-                for part in frame.parts
-            )
-            starts = marks_in_words(frame.starts)
-            given = f"; {frame.provider} gives the state to {numbers_in_words(frame.takers)}"
-            state = "" if frame.provider is None else given
-            based = ", else as the view began" if frame.is_based else ""
-            cut = f"cut {view_id_in_words(frame.id)}; {parts}; starts {starts}{based}{state}"
-            return f"{cut}; secret {frame.secret}"
-        case Want():
-            missing = f"{frame.stream.name.lower()} {ranges_in_words(frame.missing)}"
-            return f"want {asked_in_words(frame)}: {missing}"
-        case Forwarded():
-            return f"passed on {asked_in_words(frame)}: {in_words(frame.data)}"
-        case Flushed() | Install() | Installed():
-            return f"{type(frame).__name__.lower()} {view_id_in_words(frame.id)}"
-        case Complain():
-            return f"complain {who(frame.member)}{', slow' if frame.is_slow else ''}"
-        case Piece():
-            piece = f"{frame.index} of {frame.count} of frame {frame.number}, kind {frame.kind}"
-            return f"piece {piece}: {frame.content.hex(' ')}"
-        case InView():
-            purged = "" if frame.purged is None else f", purged {frame.purged}"
-            return f"in view {frame.tag:016x}{purged}"
-
-
-def asked_in_words(frame: Want | Forwarded) -> str:
-    asker = f" for {who(frame.asker)}" if frame.asker else ""
-    return f"{who(frame.sender)}{asker} in {view_id_in_words(frame.id)}"
-
-
-def members_in_words(members: Iterable[Member]) -> str:
-    return ", ".join(map(who, members)) or "nobody"
-
-
-def listed_in_words(listed: Listed) -> str:
-    words = [ranges_in_words([each]) if isinstance(each, range) else who(each) for each in listed]
-    return ", ".join(words) or "nobody"
-
-
-def numbers_in_words(numbers: Iterable[int]) -> str:
-    return " ".join(map(str, numbers)) or "nobody"
-
-
-def marks_in_words(marks: Iterable[Any]) -> str:
-    words = []
-    for place, stream, seqno, *source in marks:
-        through = "own" if seqno == OWN else f"{seqno} at {source[0]}" if source else str(seqno)
-        words.append(f"{place}/{stream.name.lower()} {through}")
-    return ", ".join(words) or "none"
-
-
-def who(member: Member) -> str:
-    return f"{member.name} at {member.address}, incarnation {member.incarnation}"
-
-
-def view_id_in_words(view_id: ViewId) -> str:
-    return f"{view_id.counter} by {who(view_id.creator)}"
-
-
-def round_in_words(frame: StabilityReport | Stable) -> str:
-    place = f"in view {view_id_in_words(frame.view_id)}"
-    return f"{frame.number} {place}, allowance {frame.allowance}"
-
-
-def messages_in_words(frame: Messages) -> str:
-    more = ", more" if frame.more else ""
-    texts = " ".join(json.dumps(payload.decode()) for payload in frame.payloads)
-    return f"{frame.first}..{frame.last}{more}: {texts}"
-
-
-def ranges_in_words(missing: Iterable[range]) -> str:
-    return " ".join(f"{gap.start}..{gap.stop - 1}" for gap in missing)
-
-
-def test_the_page_has_vectors_of_both_sorts() -> None:
-    datagrams = [bytes.fromhex(" ".join(vector["hex"])) for vector in vectors() if vector["frame"]]
-    frames = [frame for datagram in datagrams for frame in codec().unpack(datagram)[1]]
-    assert {type(frame) for frame in frames} == set(get_args(Frame))
-    assert len({vector["refused"][0] for vector in vectors() if vector["refused"]}) >= 5
-
-
-@pytest.mark.parametrize(
-    "vector", vectors(), ids=lambda vector: "; ".join(vector["frame"] or vector["refused"])
-)
-def test_vector_on_the_page(vector: dict[str, list[str]]) -> None:
-    datagram = bytes.fromhex(" ".join(vector["hex"]))
-    if vector["refused"]:
-        assert [refusal(datagram).value] == vector["refused"]
-        return
-    sender, frames = codec().unpack(datagram)
-    assert [who(sender)] == vector["sender"]
-    assert [in_words(frame) for frame in frames] == vector["frame"]
-    assert vector["to"] in ([], [f"incarnation {ME.incarnation}"])
-    assert Codec("orders", sender, 512).pack(frames, ME if vector["to"] else None) == [datagram]
-
-
-def test_the_page_lists_every_reason() -> None:
-    rows = re.findall(
-        r"^\| ([a-z, ]+) \| ", PAGE.read_text("utf-8").partition("a datagram is refused")[2], re.M
-    )
-    assert rows == ["reason", *(reason.value for reason in Reject)]
 
 
 # Packing
@@ -671,11 +415,6 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         Data(FIFO, 0, [b"x"]),
         Data(FIFO, SEQNO_MAX, [b"x", b"y"]),
         Ack(FIFO, 1, 2, 0),
-        Ack(FIFO, SEQNO_MAX + 1, 0, 0),
-        Ack(FIFO, 0, 0, -1),
-        Ack(FIFO, 0, 0, ALLOWANCE_MAX + 1),
-        Watermark(FIFO, -1),
-        Watermark(FIFO, SEQNO_MAX + 1),
         Nack(FIFO, []),
         Nack(FIFO, [range(2 * i, 2 * i + 1) for i in range(1, NACK_RANGES_MAX + 2)]),
         Nack(FIFO, [range(0, 1)]),
@@ -691,48 +430,20 @@ def test_ranges_are_counted_over_all_nacks_of_a_datagram() -> None:
         UnicastData(Conn(COUNTER_MAX + 1, 1), 1, [b"x"]),
         UnicastData(Conn(1, 0), 1, [b"x"]),
         UnicastData(Conn(1, CONN_ID_MAX + 1), 1, [b"x"]),
-        UnicastAck(CONN, -1, 0),
-        UnicastAck(CONN, SEQNO_MAX + 1, 0),
-        UnicastAck(CONN, 0, -1),
-        UnicastAck(CONN, 0, ALLOWANCE_MAX + 1),
         UnicastNack(CONN, []),
         UnicastNack(CONN, [range(5, 7), range(6, 8)]),
         Close(Conn(0, 1)),
         Close(Conn(COUNTER_MAX + 1, 1)),
         Close(Conn(1, 0)),
         Close(Conn(1, CONN_ID_MAX + 1)),
-        Sync(CONN, 0),
-        Sync(CONN, COUNTER_MAX + 1),
-        SyncOk(CONN, 0, 1, 2, is_middle=False),
-        SyncOk(CONN, COUNTER_MAX + 1, 1, 2, is_middle=False),
         SyncOk(CONN, 1, 3, 2, is_middle=False),
-        SyncOk(CONN, 1, -1, 2, is_middle=False),
-        SyncOk(CONN, 1, 1, SEQNO_MAX + 1, is_middle=False),
-        SyncAck(CONN, 0),
-        SyncAck(CONN, COUNTER_MAX + 1),
-        Heartbeat(0),
-        Heartbeat(COUNTER_MAX + 1),
-        Ping(0),
-        Pong(COUNTER_MAX + 1),
-        Commit(-1),
-        Commit(SEQNO_MAX + 1),
         StabilityReport(ViewId(ME, 0), 0, 0, (0,)),
-        StabilityReport(VIEW.id, -1, 0, (0,)),
-        StabilityReport(VIEW.id, COUNTER_MAX + 1, 0, (0,)),
-        StabilityReport(VIEW.id, 0, -1, (0,)),
-        StabilityReport(VIEW.id, 0, ALLOWANCE_MAX + 1, (0,)),
         StabilityReport(VIEW.id, 0, 0, ()),
         StabilityReport(VIEW.id, 0, 0, (0,) * (VIEW_MEMBERS_MAX + 1)),
         StabilityReport(VIEW.id, 0, 0, (1, -1)),
         StabilityReport(VIEW.id, 0, 0, (SEQNO_MAX + 1, 0)),
         StabilityQuery(ViewId(ME, 0), 0),
-        StabilityQuery(VIEW.id, -1),
-        StabilityQuery(VIEW.id, COUNTER_MAX + 1),
         Stable(ViewId(ME, 0), 1, 0, (Mark(0, 0, 0),)),
-        Stable(VIEW.id, 0, 0, (Mark(0, 0, 0),)),
-        Stable(VIEW.id, COUNTER_MAX + 1, 0, (Mark(0, 0, 0),)),
-        Stable(VIEW.id, 1, -1, (Mark(0, 0, 0),)),
-        Stable(VIEW.id, 1, ALLOWANCE_MAX + 1, (Mark(0, 0, 0),)),
         Stable(VIEW.id, 1, 0, ()),
         Stable(VIEW.id, 1, 0, (Mark(0, 0, 0),) * (VIEW_MEMBERS_MAX + 1)),
         Stable(VIEW.id, 1, 0, (Mark(2, 1, 0),)),
@@ -1047,28 +758,22 @@ REFUSED = {
     "kind 5": (HEADER + frame(5, b""), Reject.FRAME_KIND),
     "half a frame header": (HEADER + ack(1, 1) + b"\x02\x19", Reject.FRAME_LENGTH),
     "frame beyond the end": (HEADER + ack(1, 1)[:-1], Reject.FRAME_LENGTH),
-    "short ack": (HEADER + frame(2, bytes(24)), Reject.FRAME_LENGTH),
-    "long highest": (HEADER + frame(4, bytes(10)), Reject.FRAME_LENGTH),
     "short run": (HEADER + run(1, 1, b"\0"), Reject.FRAME_LENGTH),
     "nack without stream": (HEADER + frame(3, b""), Reject.FRAME_LENGTH),
     "half a range": (HEADER + frame(3, bytes(7)), Reject.FRAME_LENGTH),
     "stream of a run": (HEADER + run(1, 1, b"\1\0x", stream=2), Reject.STREAM),
-    "stream of an ack": (HEADER + ack(1, 1, stream=255), Reject.STREAM),
     "flags of a run": (HEADER + run(1, 1, b"\1\0x", flags=5), Reject.FLAGS),
     "seqno 0": (HEADER + run(0, 1, b"\1\0x"), Reject.SEQNO),
     "seqno 2**63": (HEADER + run(2**63, 1, b"\1\0x"), Reject.SEQNO),
     "seqno 2**64-1": (HEADER + run(2**64 - 1, 1, b"\1\0x"), Reject.SEQNO),
     "last seqno 2**63": (HEADER + run(SEQNO_MAX, 2, b"\1\0xy"), Reject.SEQNO),
-    "received 2**63": (HEADER + ack(2**63, 0), Reject.SEQNO),
     "delivered above received": (HEADER + ack(1, 2), Reject.SEQNO),
-    "highest 2**63": (HEADER + frame(4, struct.pack("<BQ", 0, 2**63)), Reject.SEQNO),
     "missing 0": (HEADER + nack((0, 1)), Reject.SEQNO),
     "missing 2**63": (HEADER + nack((SEQNO_MAX, 2)), Reject.SEQNO),
     "no message": (HEADER + run(1, 0, b"\0\0"), Reject.COUNT),
     "messages": (HEADER + run(1, MESSAGES_MAX + 1, b"\0\0"), Reject.COUNT),
     "messages of two runs": (HEADER + run(1, MESSAGES_MAX, b"\0\0") * 2, Reject.COUNT),
     "frames": (HEADER + ack(1, 1) * (FRAMES_MAX + 1), Reject.COUNT),
-    "allowance": (HEADER + ack(1, 1, 2**63), Reject.COUNT),
     "no range": (HEADER + nack(), Reject.COUNT),
     "empty range": (HEADER + nack((1, 0)), Reject.COUNT),
     "ranges": (HEADER + nack(*((2 * i, 1) for i in range(1, 130))), Reject.COUNT),
@@ -1082,36 +787,21 @@ REFUSED = {
     "ranges go back": (HEADER + nack((5, 2), (1, 1)), Reject.RANGES),
     "short unicast run": (TO_ME + unicast_run(1, 1, b"\0"), Reject.FRAME_LENGTH),
     "unicast run without conn": (TO_ME + frame(6, b""), Reject.FRAME_LENGTH),
-    "long unicast ack": (TO_ME + frame(7, bytes(29)), Reject.FRAME_LENGTH),
     "unicast nack without conn": (TO_ME + frame(8, b""), Reject.FRAME_LENGTH),
     "half a unicast range": (TO_ME + frame(8, conn() + bytes(6)), Reject.FRAME_LENGTH),
-    "long close": (TO_ME + frame(9, conn() + b"\0"), Reject.FRAME_LENGTH),
-    "short sync": (TO_ME + frame(10, conn()), Reject.FRAME_LENGTH),
-    "long sync ok": (TO_ME + frame(11, conn() + bytes(26)), Reject.FRAME_LENGTH),
-    "short sync ack": (TO_ME + frame(12, conn() + bytes(7)), Reject.FRAME_LENGTH),
     "flags of a unicast run": (TO_ME + unicast_run(1, 1, b"\1\0x", flags=4), Reject.FLAGS),
-    "flags of a sync ok": (TO_ME + sync_ok(1, 1, 2, 2), Reject.FLAGS),
     "unicast seqno 0": (TO_ME + unicast_run(0, 1, b"\1\0x"), Reject.SEQNO),
     "last unicast seqno 2**63": (TO_ME + unicast_run(SEQNO_MAX, 2, b"\1\0xy"), Reject.SEQNO),
     "epoch 0": (TO_ME + unicast_run(1, 1, b"\1\0x", on=conn(0)), Reject.SEQNO),
-    "epoch 2**63": (TO_ME + frame(9, conn(2**63)), Reject.SEQNO),
     "conn id 0": (TO_ME + unicast_ack(1, on=conn(3, 0)), Reject.SEQNO),
-    "unicast delivered 2**63": (TO_ME + unicast_ack(2**63), Reject.SEQNO),
     "unicast missing 0": (TO_ME + unicast_nack((0, 1)), Reject.SEQNO),
-    "nonce 0": (TO_ME + sync(0), Reject.SEQNO),
-    "nonce 2**63": (TO_ME + sync(2**63), Reject.SEQNO),
-    "nonce 0 in a sync ack": (TO_ME + sync(0, kind=12), Reject.SEQNO),
-    "nonce 0 in a sync ok": (TO_ME + sync_ok(0, 1, 2), Reject.SEQNO),
-    "nonce 2**63 in a sync ok": (TO_ME + sync_ok(2**63, 1, 2), Reject.SEQNO),
     "low above high": (TO_ME + sync_ok(1, 3, 2), Reject.SEQNO),
-    "high 2**63": (TO_ME + sync_ok(1, 3, 2**63), Reject.SEQNO),
     "no unicast message": (TO_ME + unicast_run(1, 0, b"\0\0"), Reject.COUNT),
     "unicast messages": (TO_ME + unicast_run(1, MESSAGES_MAX + 1, b"\0\0"), Reject.COUNT),
     "messages of both kinds": (
         TO_ME + run(1, MESSAGES_MAX, b"\0\0") + unicast_run(1, 1, b"\0\0"),
         Reject.COUNT,
     ),
-    "unicast allowance": (TO_ME + unicast_ack(1, 2**63), Reject.COUNT),
     "no unicast range": (TO_ME + unicast_nack(), Reject.COUNT),
     "ranges of both kinds": (
         TO_ME + nack((1, 1)) + unicast_nack(*((2 * i, 1) for i in range(1, 129))),
@@ -1120,22 +810,12 @@ REFUSED = {
     "unicast lengths": (TO_ME + unicast_run(1, 2, b"\1\0\2\0ab", flags=0), Reject.LENGTHS),
     "unicast ranges overlap": (TO_ME + unicast_nack((5, 2), (6, 1)), Reject.RANGES),
     "leave with a body": (HEADER + frame(19, b"\0"), Reject.FRAME_LENGTH),
-    "short beat": (HEADER + frame(21, bytes(7)), Reject.FRAME_LENGTH),
-    "long probe": (HEADER + frame(22, bytes(9)), Reject.FRAME_LENGTH),
-    "beat in view 0": (HEADER + counted(21, 0), Reject.SEQNO),
-    "probe with nonce 2**63": (HEADER + counted(22, 2**63), Reject.SEQNO),
-    "alive with nonce 0": (HEADER + counted(23, 0), Reject.SEQNO),
-    "short commit": (HEADER + frame(40, bytes(7)), Reject.FRAME_LENGTH),
-    "long commit": (HEADER + frame(40, bytes(9)), Reject.FRAME_LENGTH),
-    "commit 2**63": (HEADER + commit(2**63), Reject.SEQNO),
     "message in place of a frame": (HEADER + frame(38, bytes(60)), Reject.FRAME_KIND),
     "report for anyone": (HEADER + report(0), Reject.ADDRESSEE),
     "report in no view": (TO_ME + frame(44, b""), Reject.FRAME_LENGTH),
     "report in view 0": (TO_ME + report(0, counter=0), Reject.SEQNO),
     "report in nobody's view": (TO_ME + frame(44, view_id()[:-1]), Reject.MEMBER),
     "report without allowance": (TO_ME + frame(44, view_id() + bytes(15)), Reject.FRAME_LENGTH),
-    "report in round 2**63": (TO_ME + report(0, number=2**63), Reject.SEQNO),
-    "report with allowance 2**63": (TO_ME + report(0, allowance=2**63), Reject.COUNT),
     "report on nobody": (TO_ME + report(), Reject.COUNT),
     "report on too many": (TO_ME + report(*range(VIEW_MEMBERS_MAX + 1)), Reject.COUNT),
     "half a number in a report": (TO_ME + frame(44, report(0, 1)[3:-1]), Reject.FRAME_LENGTH),
@@ -1153,9 +833,6 @@ REFUSED = {
     "stable in no view": (HEADER + frame(46, b""), Reject.FRAME_LENGTH),
     "stable in view 2**63": (HEADER + stable((0, 0, 0), counter=2**63), Reject.SEQNO),
     "stable without allowance": (HEADER + frame(46, view_id() + bytes(15)), Reject.FRAME_LENGTH),
-    "stable in round 0": (HEADER + stable((0, 0, 0), number=0), Reject.SEQNO),
-    "stable in round 2**63": (HEADER + stable((0, 0, 0), number=2**63), Reject.SEQNO),
-    "stable with allowance 2**63": (HEADER + stable((0, 0, 0), allowance=2**63), Reject.COUNT),
     "nobody's messages stable": (HEADER + stable(), Reject.COUNT),
     "too many marks": (HEADER + stable(*((0, 0, 0),) * (VIEW_MEMBERS_MAX + 1)), Reject.COUNT),
     "half a mark": (HEADER + frame(46, stable((0, 0, 0))[3:-1]), Reject.FRAME_LENGTH),

@@ -134,19 +134,3 @@ def test_a_digest_has_so_many_entries_and_no_more() -> None:
     too_many = Digest({**entries, Origin(OTHER, Stream.FIFO): 1})
     with pytest.raises(AssertionError):
         encode_message(StateBegin(1, 1, too_many))
-
-
-@pytest.mark.parametrize(
-    "ours",
-    [
-        StateCancel(0),
-        StateEnd(0, 1),
-        StateData(1, -1, b""),
-        StateAck(1, COUNTER_MAX + 1),
-        StateRefused(0),
-    ],
-    ids=repr,
-)
-def test_what_cannot_be_right_is_our_bug(ours: SystemMessage) -> None:
-    with pytest.raises(AssertionError):
-        encode_message(ours)

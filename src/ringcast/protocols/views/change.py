@@ -26,7 +26,7 @@ from ringcast.protocols.views.timing import (
 )
 from ringcast.protocols.views.translation import Translator
 from ringcast.wire import changes as wire
-from ringcast.wire.change_codec import tag_of
+from ringcast.wire.changes import tag_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

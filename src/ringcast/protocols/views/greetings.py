@@ -26,8 +26,7 @@ from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import order
 from ringcast.protocols.views.discovery import STRANGER_NS, rank_of
-from ringcast.wire.change_codec import tag_of
-from ringcast.wire.changes import Cookie, Hello
+from ringcast.wire.changes import Cookie, Hello, tag_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.errors import DecodeError
 from ringcast.protocols.early import STRANGER_BYTES_MAX, STRANGER_NS, STRANGERS_MAX
-from ringcast.wire.change_codec import decode_pieces
+from ringcast.wire.changes import decode_pieces
 from ringcast.wire.limits import CHANGE_BYTES_MAX, VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:

@@ -46,8 +46,7 @@ from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stream import deliver
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.reading import UNREAD_WINDOWS, Parted, Reading, UnreadView, installed
-from ringcast.wire.change_codec import tag_of
-from ringcast.wire.changes import Forwarded, InView, Want
+from ringcast.wire.changes import Forwarded, InView, Want, tag_of
 from ringcast.wire.frames import (
     Ack,
     Commit,

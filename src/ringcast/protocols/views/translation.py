@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ringcast.protocols.views.follower import Follower
     from ringcast.protocols.views.frames import ChangeFrame
     from ringcast.protocols.views.proposer import Proposer
-    from ringcast.wire.changes import Listed
+    from ringcast.wire.fields import Listed
     from ringcast.wire.frames import Frame
 
 

@@ -13,8 +13,7 @@ from ringcast.errors import DecodeError
 from ringcast.model import Member, Origin
 from ringcast.trace.observe.frames import FIFO, describe, recorded_columns, told
 from ringcast.trace.rows import REJECT, RX, STABILITY_REPORT, TX, XMIT_MISMATCH, about, naming
-from ringcast.wire.change_codec import tag_of
-from ringcast.wire.changes import Forwarded, InView
+from ringcast.wire.changes import Forwarded, InView, tag_of
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Commit, Data, PeerRepair, StabilityReport, UnicastData
 
