@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ringcast.testing import Cluster
 
 TURNS = range(41)
-SMALL = {"config": MulticastConfig(capacity=8), "unicast": UnicastConfig(capacity=8)}
+SMALL = {"multicast": MulticastConfig(capacity=8), "unicast": UnicastConfig(capacity=8)}
 """Windows that are soon full: whoever sends has to wait in the middle of it."""
 
 

@@ -72,7 +72,7 @@ def run(
 
 
 def joining(**options: Any) -> Any:
-    options = {"config": SMALL, "membership": FOUND, "receive": False, **options}
+    options = {"multicast": SMALL, "membership": FOUND, "receive": False, **options}
     return ringcast.join("test", **options)
 
 

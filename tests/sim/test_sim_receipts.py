@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ringcast import Group, Receipt
     from ringcast.testing import Cluster
 
-ACKS = {"config": MulticastConfig(capacity=16), "unicast": UnicastConfig(capacity=16)}
-VOTES: dict[str, Any] = {"config": MulticastConfig(capacity=16, stability=StabilityConfig())}
+ACKS = {"multicast": MulticastConfig(capacity=16), "unicast": UnicastConfig(capacity=16)}
+VOTES: dict[str, Any] = {"multicast": MulticastConfig(capacity=16, stability=StabilityConfig())}
 HOW: dict[str, dict[str, Any]] = {
     "fifo": {},
     "uniform": {"guarantee": "uniform"},

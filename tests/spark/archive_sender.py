@@ -63,7 +63,7 @@ async def main() -> None:
     config = Path(await line())
     name = await line()
     delivered: list[str] = []
-    async with join(load_config(config, group="orders", name=name)) as group:
+    async with join(config=load_config(config, group="orders", name=name)) as group:
         reading = asyncio.create_task(read(group, delivered))
         stop = asyncio.Event()
         sending = asyncio.create_task(send(group, name, stop))
