@@ -12,7 +12,7 @@ from trace_builder import Script, keys
 
 from ringcast.protocols.early import STRANGER_NS
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
-from ringcast.protocols.views import backoff, change, meeting, taking
+from ringcast.protocols.views import change, discovery, taking, timing
 from ringcast.rules import bounds
 from ringcast.rules.evidence import Frozen
 from ringcast.rules.membership import LEAVE
@@ -577,8 +577,8 @@ def test_a_member_waits_for_its_proposer_and_for_who_is_asked_since() -> None:
 
 def test_bounds_cover_the_constants_of_the_change() -> None:
     assert change.PATIENCE_NS == bounds.PATIENCE_NS
-    assert meeting.GATHER_NS <= bounds.GATHER_NS
-    assert backoff.WAIT_MAX_NS == bounds.BACK_OFF_NS
+    assert discovery.GATHER_NS <= bounds.GATHER_NS
+    assert timing.WAIT_MAX_NS == bounds.BACK_OFF_NS
     assert taking.PATIENCE_NS == bounds.STATE_PATIENCE_NS
 
 
