@@ -91,6 +91,7 @@ def test_a_join_that_was_forgotten_warns() -> None:
             {"config": "orders.toml"},
             "config= is a GroupConfig, as load_config.* reads one, not str",
         ),
+        ({"group": ringcast.GroupConfig(group="x")}, "goes by its name: join.config=…"),
         ({"multicast": 3}, "multicast = 3: must be a MulticastConfig"),
         ({"membership": {}}, "membership = {}: must be a MembershipConfig"),
         ({"members": "127.0.0.1:1"}, "must be a list of addresses: .'127.0.0.1:7800'"),

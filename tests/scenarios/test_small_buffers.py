@@ -75,8 +75,8 @@ def seconds_to_send(size: int) -> float:
         await sending
 
     reports = MulticastConfig(stability=StabilityConfig())
-    group = GroupConfig(group="small", multicast=reports, receive_buffer_bytes=GRANTED)
-    with virtual_cluster(members, delay_s=0.001, group=group) as c:
+    config = GroupConfig(group="small", multicast=reports, receive_buffer_bytes=GRANTED)
+    with virtual_cluster(members, delay_s=0.001, config=config) as c:
         c.run(asyncio.wait(c.start(app)))
     return spent
 

@@ -327,6 +327,8 @@ async def join(
 def _configured(config: GroupConfig | None, **given: Any) -> GroupConfig:
     """What is given goes before what is configured."""
     found = {key: value for key, value in given.items() if value is not None}
+    if isinstance(given["group"], GroupConfig):
+        raise UsageError("a configuration goes by its name: join(config=…)")
     if config is None:
         config = load_config(group=found.get("group"))
     if not isinstance(config, GroupConfig):
