@@ -191,9 +191,9 @@ LONG = {
     "node.py": (540, "one path for messages and requests"),
     "protocols/unicast.py": (814, "one sender and one receiver for all streams"),
     "aio/group.py": (743, "one table of options"),
-    "window/windows.py": (677, "windows by side"),
-    "blocking.py": (557, "one table of options"),
-    "aio/tcp.py": (560, "transports apart"),
+    "window/windows.py": (676, "windows by side"),
+    "blocking.py": (527, "one table of options"),
+    "aio/tcp.py": (559, "transports apart"),
     "trace/segments.py": (543, "one writer of rows"),
     "sim/options.py": (484, "faults as tables; the wider world has more of them"),
 }

@@ -48,7 +48,7 @@ class Owner(NamedTuple):
     on_event: Callable[[Event], None]
     """What the node has to tell, messages among it, in its order."""
     on_request: Callable[[RequestReceived | ReplyReceived], None]
-    """The same, where nothing was to be told before it: whoever waits may go on at once."""
+    """The same, where nothing was to be told before it: the task that waits may go on at once."""
     on_input: Callable[[], None]
     """Something arrived, or a deadline came: there may be messages to take."""
 

@@ -1,4 +1,4 @@
-"""Health: whether a member can do its work now, for whoever decides to send it work.
+"""Health: whether a member can do its work now, for probes and load balancers.
 
 Ready is a member that is in its group, has as many others there as it needs, and has its state. A
 member that is slow, or waits for somebody, is ready: `explain` tells of that. That an answer comes

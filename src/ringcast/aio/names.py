@@ -70,7 +70,7 @@ class NameSource:
         self._near = near
         self._found: list[Address] = []
         self._due = 0.0
-        self._asking: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[list[Address]] | None = None
 
     async def look(self) -> list[Address]:
         """Look all of them up, and return what was found."""
@@ -80,19 +80,16 @@ class NameSource:
         return self._found
 
     def register(self, me: Member) -> None:
-        """Whoever has the names knows where to look."""
+        """Members that have the names know where to look."""
 
     def candidates(self) -> Sequence[Address]:
         if monotonic() >= self._due and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.get_running_loop().create_task(self._look_again())
+            self._asking = asyncio.get_running_loop().create_task(self.look())
         return self._found
 
     def unregister(self) -> None:
         if self._asking is not None:
             self._asking.cancel()
-
-    async def _look_again(self) -> None:
-        await self.look()
 
     def __str__(self) -> str:
         return ", ".join(map(str, self._addresses))

@@ -1,7 +1,7 @@
 """Payloads: what an application may hand over as messages, and the bytes that are sent of it.
 
-A message is any object with the buffer protocol: it is copied when it is handed over, so whoever
-changes it later changes nothing that was sent.
+A message is any object with the buffer protocol: it is copied when it is handed over: what
+the application changes later changes nothing that was sent.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ def _start_at_zero(self: Views, person: Person, begin: Begin, i: int) -> int:
 def _propose_without_leavers(
     self: GroupViews, parts: Sequence[Met], now: int, out: Effects
 ) -> None:
-    """Whoever leaves is not in the proposal: nobody gets what it holds."""
+    """A leaver is not in the proposal: nobody gets what it holds."""
     leavers, self.requests.leavers = self.requests.leavers, set()
     self.change.elsewhere |= leavers
     GroupViews._propose(self, parts, now, out)
@@ -283,7 +283,7 @@ def _go_on_with_fragments(
 
 
 def _read_ahead(self: ViewStreams, events: Sequence[Event], *, pauses: bool) -> None:
-    """Whoever is to get a state reads on before it comes."""
+    """A joiner that is to get a state reads on before it comes."""
     ViewStreams.follow_view(self, events, pauses=False)
 
 

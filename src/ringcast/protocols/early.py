@@ -5,8 +5,8 @@ the network reorders or because it was lost, waits here: in a bounded number of 
 each peer, and in all. What does not fit is dropped: the receiver asks for it once the window is
 open. Strangers get half of the room, so that they cannot keep members of the view out.
 
-Strangers: whoever is let in may speak before this member is in the same view. What it says waits
-here, little and not for long: who is not let in has the group's key, and no more. None of it
+Strangers: a member that is let in may speak before this member is in the same view. What it says
+waits here, little and not for long: who is not let in has the group's key, and no more. None of it
 reaches the application before its sender is in the view; what is not kept its sender repeats.
 """
 

@@ -5,15 +5,15 @@ On send: what finds room gets the next seqnos and goes out; the rest is not acce
     Until somebody has said what it allows, as much may be under way as this member itself, with its
     own receive buffer, would allow each of the others.
 On Ack: raise that member's marks. What all current members have delivered is purged (N5);
-    whoever waited for room is told (N-L3).
+    the task that waited for room is told (N-L3).
 On Nack: send again what is still here, at most one window per member until something is purged
     or the next probe.
 Every probe interval: while some current member's ack is behind, tell the group the highest seqno,
     so that a lost last message is missed and a lost last ack repeated (N-L1, N-L2). The first
     probe comes after about two ack times, each further one after twice as long, up to τ.
-    Whoever has kept a blocked sender from getting on for `slow_member_timeout` is reported as too
-    slow, and again after as long; but not while this member's own application is no faster. By so
-    much as a probe is late, it was we who slept: that time does not count.
+    A member that has kept a blocked sender from getting on for `slow_member_timeout` is reported as
+    too slow, and again after as long; but not while this member's own application is no faster. By
+    so much as a probe is late, it was we who slept: that time does not count.
 On acks and on new members: receipts that are due (stream.py).
 On Stable, where members report instead of acknowledging (stability.py): what everybody has
     delivered is purged. Receivers that retain messages may have missed the last Stable of an
@@ -25,9 +25,9 @@ On a uniform stream, whenever what all current members hold has risen: that is c
 From Freeze to Begin no seqno is given, and nothing counts that comes: the cut alone says what
     belongs to the view. A send that waits gets its seqno in the next view.
 At Begin everybody who came along from the last view holds all that was sent in it: that is an ack
-    of each of them, and on a uniform stream it commits. Whoever is new begins behind it. A large
+    of each of them, and on a uniform stream it commits. A new member begins behind it. A large
     message that is under way when somebody new comes starts over: it belongs to the view of its
-    last fragment, and whoever is new needs all of it.
+    last fragment, and a new member needs all of it.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class MulticastSender:
     ) -> None:
         """A stability round has ended; `mark` is about this stream."""
         assert isinstance(self.acks, AgreedMark)
-        if stable.number > 1:  # whoever reported in this round had heard the end of the last one
+        if stable.number > 1:  # who reported in this round had heard the end of the last
             self._heard_by_all = max(self._heard_by_all, self._agreed)
         self._agreed = mark.by_all
         self._allowances = {self._me: stable.allowance}

@@ -70,7 +70,7 @@ class MinMembers:
             raise few
 
     def count(self, view: View, now: int, out: Effects) -> None:
-        """This view has begun."""
+        """This view is installed."""
         self._size = len(view)
         if self._me not in view:
             self.since = None  # sends are refused for another reason now
