@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,6 +135,22 @@ def test_who_pauses_too_long_is_excluded_and_comes_back() -> None:
         c.run(c.members[0].group.wait_for_view(lambda view: len(view) == 2))
         c.members[1].resume()
         c.run(c.members[0].group.wait_for_view(lambda view: len(view) == 3))
+
+
+def test_a_scenario_that_joins_members_belongs_to_none_of_them() -> None:
+    """It goes on while one of them is paused, and after one of them was killed."""
+    with cluster(0) as c:
+
+        async def scenario() -> None:
+            first, second = await c.join("first"), await c.join("second")
+            first.pause()
+            await asyncio.sleep(0.5)
+            first.resume()
+            leaving = asyncio.ensure_future(second.leave())
+            first.crash()
+            await leaving
+
+        Context().run(c.run, scenario(), limit_s=60)  # as it is in a plain program: an empty one
 
 
 def test_a_paused_process_can_be_killed() -> None:

@@ -157,7 +157,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        context = context or copy_context()
+        context = copy_context() if context is None else context  # an empty one is false
         owner = self.owner_in(context)
         if owner is None:
             return super().call_soon(callback, *args, context=context)
@@ -172,7 +172,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        context = context or copy_context()
+        context = copy_context() if context is None else context  # an empty one is false
         owner = self.owner_in(context)
         if owner is None:
             return super().call_at(when, callback, *args, context=context)
