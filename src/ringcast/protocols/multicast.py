@@ -349,7 +349,8 @@ class ReliableMulticast(Layer):
     def _report(self, now: int, out: Effects) -> None:
         """Do what the stability rounds ask for."""
         rounds, view = self.rounds, self.group.view
-        if rounds is None or view is None:
+        assert rounds is not None
+        if view is None:
             return
         if rounds.is_due:
             self._peer_repaired_to.clear()
@@ -413,7 +414,8 @@ class ReliableMulticast(Layer):
 
     def _in_turn(self) -> list[MulticastSender | MulticastReceiver]:
         """All streams; whoever was not reached last time comes first."""
-        boxes = self._boxes()
+        boxes: list[MulticastSender | MulticastReceiver] = [*self.senders.values()]
+        boxes += self.receivers.values()
         start = self._turn = self._turn % len(boxes) if boxes else 0
         return boxes[start:] + boxes[:start]
 
@@ -425,10 +427,8 @@ class ReliableMulticast(Layer):
         for receiver in self.receivers.values():
             if receiver.last_data is not None and receiver.last_data > horizon:
                 active += 1
-        return max(self._share(active), self._datagram_room)
-
-    def _share(self, senders: int) -> int:
-        return min(self.receive_buffer // max(1, senders), self.allowed_bytes)
+        share = self.receive_buffer // max(1, active)
+        return max(min(share, self.allowed_bytes), self._datagram_room)
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True

@@ -265,7 +265,6 @@ class ReceiveStream:
         """Offer a run of this datagram to the window and note what it shows to be missing; how many
         were new."""
         window, repair = self.window, self.repair
-        had_gaps = repair.has_gaps
         first, last = data.first, data.last
         if data.more:
             acceptable_last = min(last, window.low + window.capacity_max)
@@ -274,7 +273,7 @@ class ReceiveStream:
         if window.has_slot(first, last):
             new = window.add_run(first, data.payloads)
         repair.saw_data(window, first, last, now, datagram)
-        if not self.is_frozen and (had_gaps or repair.has_gaps):
+        if Timer.REPAIR in self._timers.by_key or window.received < repair.known:
             self.arm_repair()
         return new
 
