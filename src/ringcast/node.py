@@ -14,6 +14,7 @@ An `Observer` sees what crosses this edge. No layer knows of it: a wrong protoco
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from ringcast.config import DATAGRAM_BYTES_MIN
@@ -181,17 +182,18 @@ class Node:
         TooFewMembers: the view has fewer than `min_members`. Writable follows when it has enough.
         Undeliverable: `to` is not in the view, and there is no connection with room to it.
         """
-        if self._stack.is_leaving:
+        stack = self._stack
+        if stack.has_said_goodbye and stack.is_leaving:
             raise GroupClosed("this member is leaving its group")
         if to is None:
-            self._stack.minimum.check(now)
+            stack.minimum.check(now)
             accepted = self.multicast.send(payloads, stream, now, self.effects)
         elif stream is Stream.FIFO:
             accepted = self.unicast.send(payloads, to, now, self.effects)
         else:
             raise UsageError(f"{stream.name.lower()} is for messages to the group: leave out to=")
-        if self._stack.observer is not None:
-            self._stack.observer.offered(to, stream, payloads, accepted, now)
+        if stack.observer is not None:
+            stack.observer.offered(to, stream, payloads, accepted, now)
         self._run_to_completion(now)
         return accepted
 
@@ -356,24 +358,19 @@ class Node:
         for dest, frames in by_dest.items():
             to, address = (dest, dest.address) if isinstance(dest, Member) else (None, dest)
             packed = self.codec.pack(frames, to)
-            datagrams += [(address, datagram) for datagram in packed]
+            datagrams += zip(repeat(address), packed, strict=False)
             if observer is not None:
                 observer.transmitted(dest, packed, now)
         return datagrams
 
-    def take_events(self, limit: int, now: int) -> list[Event]:
+    def take_events(self, limit: int, now: int, *, only_own: bool = False) -> list[Event]:
         """What happened, and up to `limit` messages: pulled, and this is delivery. It may make room
         for more of one's own: whether anything is left to take, `has_ready` says. With a limit of 0
         nothing moves: what has happened is told, no more. Only who leaves gets, whatever the limit,
-        the rest of its own messages that the others have delivered, and then Closed."""
-        return self._take(limit, now, only_own=False)
+        the rest of its own messages that the others have delivered, and then Closed.
 
-    def take_own(self, limit: int, now: int) -> list[Event]:
-        """As `take_events`, but of messages only one's own to the group: for an application that
-        does not read them, and would hold its own sends up."""
-        return self._take(limit, now, only_own=True)
-
-    def _take(self, limit: int, now: int, *, only_own: bool) -> list[Event]:
+        `only_own`: of messages only one's own to the group, for an application that does not read
+        them, and would hold its own sends up."""
         out, observer = self.effects, self._stack.observer
         if observer is not None:
             observer.before_take(now, buffered=False)
@@ -406,7 +403,9 @@ class Node:
         state = self.state
         if state is not None and state.is_behind:
             return state.has_ready
-        return self.multicast.has_ready or self.unicast.has_ready
+        streams = self.multicast
+        has_any = streams.ready or streams.reading.unread  # as mostly, nothing
+        return bool(self.unicast.ready) or (bool(has_any) and streams.has_ready)
 
     @property
     def has_own_ready(self) -> bool:

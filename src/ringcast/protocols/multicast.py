@@ -110,7 +110,8 @@ class ReliableMulticast(Layer):
         self._last_sent: dict[Stream, int] = {}  # once there are none
         self.receivers: dict[Origin, MulticastReceiver] = {}
         """What comes from others, to be read only."""
-        self._ready: set[Origin] = set()  # in whose windows messages wait for the application
+        self.ready: set[Origin] = set()
+        """In whose windows messages wait for the application."""
         self.early: deque[tuple[Member, Data]] = deque()
         self.rounds = None if config.stability is None else self.stability(me, config)
         self._turn = 0  # who is first to be taken from, so that nobody starves
@@ -257,7 +258,7 @@ class ReliableMulticast(Layer):
         for origin, receiver in self.receivers.items():
             assert self._is_peer(origin.sender)
             receiver.check_invariants()
-        assert self._ready == {box.origin for box in self._boxes() if box.window.ready}
+        assert self.ready == {box.origin for box in self._boxes() if box.window.ready}
 
     # From and to the boxes
 
@@ -282,7 +283,7 @@ class ReliableMulticast(Layer):
         is_gated = origin.stream is Stream.UNIFORM
         timers = self.deadlines.owner(("received", origin))
         receiver = self.receiver(origin, self.config, offset, timers, is_gated=is_gated)
-        self._ready.discard(origin)
+        self.ready.discard(origin)
         self.receivers[origin] = receiver
         assert self.group.view is not None
         self._find_helpers(receiver, self.group.view)
@@ -408,9 +409,9 @@ class ReliableMulticast(Layer):
     def _note_ready(self, box: MulticastSender | MulticastReceiver) -> None:
         """Messages may have come into this window, or gone from it."""
         if box.window.ready:
-            self._ready.add(box.origin)
+            self.ready.add(box.origin)
         else:
-            self._ready.discard(box.origin)
+            self.ready.discard(box.origin)
 
     def _in_turn(self) -> list[MulticastSender | MulticastReceiver]:
         """All streams; whoever was not reached last time comes first."""
@@ -443,7 +444,7 @@ class ReliableMulticast(Layer):
             box.remove()
         self.senders.clear()
         self.receivers.clear()
-        self._ready.clear()
+        self.ready.clear()
         self.early.clear()
         if self.rounds is not None:
             self.rounds.close()

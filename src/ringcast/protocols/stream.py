@@ -265,7 +265,7 @@ class ReceiveStream:
         """Offer a run of this datagram to the window and note what it shows to be missing; how many
         were new."""
         window, repair = self.window, self.repair
-        first, last = data.first, data.last
+        first, last = data.first, data.first + data.count - 1
         if data.more:
             acceptable_last = min(last, window.low + window.capacity_max)
             self.assembler.mark(range(max(first, window.delivered + 1), acceptable_last + 1))

@@ -151,7 +151,8 @@ class ReliableUnicast(Layer):
         buffer holds."""
         self.senders: dict[Member, UnicastSender] = {}
         self.receivers: dict[Member, UnicastReceiver] = {}
-        self._ready: set[Member] = set()  # of whom messages wait for the application
+        self.ready: set[Member] = set()
+        """Of whom messages wait for the application."""
         self.tombstones: dict[Member, Tombstone] = {}
         self.sync_requests: dict[Member, SyncRequest] = {}
         self.early = Early()
@@ -237,7 +238,7 @@ class ReliableUnicast(Layer):
         """Confirmed follows, under the number that is returned, when that member has delivered what
         was sent to it so far, or departs, or is given up. None: it has."""
         if to == self.me:
-            if self.me not in self._ready:
+            if self.me not in self.ready:
                 return None
             return self._receipts.ask(number, self.loopback.high, [to], is_flush=is_flush)
         entry = self.senders.get(to)
@@ -345,7 +346,7 @@ class ReliableUnicast(Layer):
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages, from all peers in turn: calling this is delivery."""
         events: list[Event] = []
-        if not self._ready:
+        if not self.ready:
             self._turn = 0
             return events
         for peer in self._in_turn():
@@ -361,7 +362,7 @@ class ReliableUnicast(Layer):
     def take_own(self, out: Effects) -> list[Event]:
         """What this member has sent to itself, however much: for who is about to go."""
         events: list[Event] = []
-        if self.me in self._ready:
+        if self.me in self.ready:
             self._take_own(self.loopback.ready, events, out)
         return events
 
@@ -410,11 +411,6 @@ class ReliableUnicast(Layer):
     # Outputs
 
     @property
-    def has_ready(self) -> bool:
-        """Some message could be taken now."""
-        return bool(self._ready)
-
-    @property
     def is_flushed(self) -> bool:
         """Every other member of the view has taken everything that was sent to it. Who is not in
         it may be dead: nobody is to wait for that one, and what it lacks is reported."""
@@ -458,7 +454,7 @@ class ReliableUnicast(Layer):
             receiver.check_invariants()
         ready = {peer for peer, receiver in self.receivers.items() if receiver.window.ready}
         own = {self.me} if self.loopback.ready else set()
-        assert self._is_closed or self._ready == ready | own
+        assert self._is_closed or self.ready == ready | own
         for peer, sync_request in self.sync_requests.items():
             known = self._known(peer)
             assert known is None or sync_request.conn.epoch >= known.epoch
@@ -629,7 +625,7 @@ class ReliableUnicast(Layer):
             if is_same or sync_request.conn.epoch < conn.epoch:
                 self._drop_sync_request(peer)
         self.tombstones.pop(peer, None)
-        self._ready.discard(peer)
+        self.ready.discard(peer)
         timers = self.deadlines.owner(self._owner("from", peer))
         entry = self.receivers[peer] = self.receiver(
             peer, conn, self.config, self._max_message_bytes, offset, parts, now, timers
@@ -641,7 +637,7 @@ class ReliableUnicast(Layer):
         tombs = self.tombstones
         entry = self.receivers.pop(peer)
         entry.remove()
-        self._ready.discard(peer)
+        self.ready.discard(peer)
         tombs[peer] = entry.tombstone(is_final=is_final)
         while len(tombs) > TOMBSTONES_MAX:
             del tombs[next(iter(tombs))]
@@ -704,7 +700,7 @@ class ReliableUnicast(Layer):
 
     def _in_turn(self) -> list[Member]:
         """Whoever has something ready; who was not reached last time comes first."""
-        peers = [peer for peer in (*self.receivers, self.me) if peer in self._ready]
+        peers = [peer for peer in (*self.receivers, self.me) if peer in self.ready]
         start = self._turn = self._turn % len(peers)
         return peers[start:] + peers[:start]
 
@@ -727,14 +723,14 @@ class ReliableUnicast(Layer):
     def _note_ready(self, entry: UnicastReceiver) -> None:
         """Messages may have come into this window, or gone from it."""
         if entry.window.ready:
-            self._ready.add(entry.peer)
+            self.ready.add(entry.peer)
         else:
-            self._ready.discard(entry.peer)
+            self.ready.discard(entry.peer)
 
     def _send_to_self(self, payloads: Sequence[bytes]) -> int:
         accepted = self.loopback.append_run(payloads)
         self._is_loopback_blocked |= accepted < len(payloads)
-        self._ready.add(self.me)
+        self.ready.add(self.me)
         return accepted
 
     def _take_own(self, limit: int, events: list[Event], out: Effects) -> int:
@@ -745,7 +741,7 @@ class ReliableUnicast(Layer):
         events.append(Delivered(self.me, run, self.group.view.id, LOOPBACK_EPOCH))
         window.purge(window.delivered)
         if not window.ready:
-            self._ready.discard(self.me)
+            self.ready.discard(self.me)
         self._receipts.look(lambda _, seqno: seqno <= window.low, out)
         if self._is_loopback_blocked and not window.is_full:
             self._is_loopback_blocked = False
@@ -768,7 +764,7 @@ class ReliableUnicast(Layer):
             sender.give_up(reason, out)
         self.senders.clear()
         self.receivers.clear()
-        self._ready.clear()
+        self.ready.clear()
         self.tombstones.clear()
         self.sync_requests.clear()
         self.early.clear()

@@ -489,7 +489,12 @@ class SendWindow:
         if in_flight > self.capacity:
             _resize(self, in_flight)
         self._ring.put(self.high + 1, payloads)
-        self._enter_charge(payloads, total, charge)
+        if total >= 2 * self.datagram_bytes:
+            self._charge_pieces(payloads, total, charge)
+        else:  # one piece, as most are
+            self._charges.append((self.high + len(payloads), charge))
+        self.high += len(payloads)
+        self.charged += charge
         return len(payloads)
 
     def append(self, payload: bytes) -> bool:
@@ -511,27 +516,20 @@ class SendWindow:
         self._charges.append((seqno, charge))
         return True
 
-    def _enter_charge(self, payloads: Sequence[bytes], total: int, charge: int) -> None:
+    def _charge_pieces(self, payloads: Sequence[bytes], total: int, charge: int) -> None:
         """Charge a run in pieces of about a datagram, so that a long one does not hold the sender
         up until its very end. A piece costs its share; the last bears what remains."""
         count = len(payloads)
-        if total < 2 * self.datagram_bytes:  # one piece, as most are
-            self.high += count
-            self.charged += charge
-            self._charges.append((self.high, charge))
-            return
-        pieces = max(1, min(count, total // self.datagram_bytes))
+        pieces = min(count, total // self.datagram_bytes)
         step = count // pieces
         rest = charge
-        self.charged += charge
         for stop in range(step, step * pieces, step):
             size = sum(map(len, payloads[stop - step : stop]))
             if self.bulk_bytes is not None:
                 size = size * charge // total
             rest -= size
             self._charges.append((self.high + stop, size))
-        self.high += count
-        self._charges.append((self.high, rest))
+        self._charges.append((self.high + count, rest))
 
     def _charge(self, total: int) -> int:
         """What a run of `total` bytes costs: its bytes, or more if its datagrams are small. Two

@@ -71,7 +71,7 @@ _NUMBER_BYTES: Final = 8
 
 _TAGS_MAX: Final = 64
 _IN_VIEW: Final = FRAMES[InView].kind
-_PLACED: Final = {_IN_VIEW, *(layout.kind for layout in FRAMES.values() if layout.is_alone)}
+_ALONE: Final = {layout.kind for layout in FRAMES.values() if layout.is_alone}
 
 _MESSAGE_BODY_MIN: Final = MESSAGE_HEAD.size - FRAME.size
 
@@ -298,7 +298,11 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
         decode = decoders.get(kind)
         if decode is None:
             raise DecodeError(Reject.ADDRESSEE if kind in _DECODERS else Reject.FRAME_KIND)
-        if kind in _PLACED and not _is_placed(kind, frames, is_last=offset == size):
+        # A tag is the first, and nothing but a tag is beside what has a datagram to itself.
+        is_second = len(frames) == 1 and isinstance(frames[0], InView)
+        if kind in _ALONE and (offset < size or (frames and not is_second)):
+            raise DecodeError(Reject.COUNT)
+        if frames and kind == _IN_VIEW:
             raise DecodeError(Reject.COUNT)
         frame = decode(view, start, offset)
         if isinstance(frame, Messages):
@@ -332,13 +336,6 @@ def run_in(datagram: Buffer) -> tuple[int, int, int] | None:
         return None
     (size,) = SIZE.unpack_from(view, start + head)
     return before, size, count
-
-
-def _is_placed(kind: int, before: list[Frame], *, is_last: bool) -> bool:
-    """Whether a tag is the first, and nothing but a tag beside what has a datagram to itself."""
-    if kind == _IN_VIEW:
-        return not before
-    return is_last and (not before or (len(before) == 1 and isinstance(before[0], InView)))
 
 
 def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData:

@@ -16,15 +16,14 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from ringcast.errors import DecodeError, Reject
-from ringcast.model import FIRST_CONN_ID, SEQNO_MAX
+from ringcast.model import FIRST_CONN_ID, SEQNO_MAX, Stream
 from ringcast.wire.limits import MESSAGES_MAX
-from ringcast.wire.members import decode_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-    from ringcast.model import Conn, Stream
+    from ringcast.model import Conn
 
 STREAM: Final = Struct("<B")
 RUN: Final = Struct("<BQH")  # flags, first, count
@@ -34,6 +33,8 @@ EQUAL, MORE = 1, 2  # flags of a run
 
 RANGE_COUNT_MAX: Final = 2**32 - 1
 """Seqnos in one range: what its field holds, and far more than any window."""
+
+_STREAMS: Final = {int(stream): stream for stream in Stream}
 
 _STRUCT_COUNT_MAX: Final = 1024
 _STRUCTS_MAX: Final = 64
@@ -161,7 +162,10 @@ class UnicastData(Messages):
 
 def decode_data(view: memoryview, start: int, stop: int) -> Data:
     first, count, cut, more = decode_run(view, start + STREAM.size, stop)
-    return Data.uncut(decode_stream(view[start]), first, count, cut, more=more)
+    stream = _STREAMS.get(view[start])
+    if stream is None:
+        raise DecodeError(Reject.STREAM)
+    return Data.uncut(stream, first, count, cut, more=more)
 
 
 def decode_run(

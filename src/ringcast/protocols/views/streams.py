@@ -190,9 +190,10 @@ class ViewStreams(ReliableMulticast):
     ) -> list[Event]:
         events: list[Event] = []
         unread = self.reading.unread
-        while not self.is_paused and (self._ready or unread):
+        while not self.is_paused and (self.ready or unread):
             for half in list(unread[0].cuts) if unread else self._in_turn():
-                if only_own and half.origin.sender != self.me:
+                is_ready = unread or half.origin in self.ready
+                if not is_ready or (only_own and half.origin.sender != self.me):
                     continue
                 room = min(limit, self.reading.room(half) if unread else half.window.ready)
                 if room > 0:
@@ -232,7 +233,7 @@ class ViewStreams(ReliableMulticast):
             return False
         unread = self.reading.unread
         if not unread:
-            return bool(self._ready)
+            return bool(self.ready)
         return self.reading.is_due or any(self.reading.room(half) > 0 for half in unread[0].cuts)
 
     @property
@@ -320,7 +321,7 @@ class ViewStreams(ReliableMulticast):
             if origin.sender not in together or origin.sender not in view:
                 receiver.remove()
                 del self.receivers[origin]
-                self._ready.discard(origin)
+                self.ready.discard(origin)
         self.standing = Standing.OPEN
         self.fetch.end()
         self._tag, self._next_tag = tag_of(view.id), 0
