@@ -112,16 +112,16 @@ class Node:
         """So many bytes of others may wait for this member to read them: its socket buffer."""
         self.multicast.receive_buffer = self.unicast.receive_buffer = size
         if self._channel is not None:
-            self._channel.receive_buffer = size // 2  # it is the application's first
+            self._channel.unicast.receive_buffer = size // 2  # it is the application's first
 
     def set_datagram_bytes(self, size: int) -> None:
         """Build datagrams of at most so many bytes from now on, as the paths to others allow; never
         larger ones than configured. IP has to fragment messages that were cut for larger ones."""
         size = max(DATAGRAM_BYTES_MIN, min(size, self.config.multicast.datagram_bytes))
         self.codec.resize(size)
-        for layer in (self.multicast, self.unicast, self._channel):
-            if layer is not None:
-                layer.resize(self.codec.payload_bytes_max, size)
+        channels = () if self._channel is None else (self._channel.unicast,)
+        for layer in (self.multicast, self.unicast, *channels):
+            layer.resize(self.codec.payload_bytes_max, size)
 
     # Inputs
 

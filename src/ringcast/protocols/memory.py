@@ -173,8 +173,7 @@ class Memory:
                 case ControlChannel():
                     queues = layer.waiting.values()
                     found["control"] += sum(len(each) for queue in queues for each in queue)
-                    if layer.unicast is not None:
-                        _count_unicast(layer.unicast, "control", found)
+                    _count_unicast(layer.unicast, "control", found)
                 case GroupViews():
                     found["view_changes"] += layer.pieces.size
                 case StateTransfer():

@@ -50,9 +50,8 @@ from ringcast.errors import GroupClosed, Undeliverable, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
 from ringcast.model import FIRST_CONN_ID, SEQNO_MAX, SYSTEM_EPOCH, Conn, Run, Stream
 from ringcast.protocols.connection import State
-from ringcast.protocols.early import Early, Strangers, keep
+from ringcast.protocols.early import Early, Strangers
 from ringcast.protocols.stream import Receipts, deliver, seconds
-from ringcast.protocols.unicast_counters import count
 from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, UnicastSender
 from ringcast.window.fragmenter import check_payloads
@@ -156,7 +155,7 @@ class ReliableUnicast(Layer):
         self.tombstones: dict[Member, Tombstone] = {}
         self.sync_requests: dict[Member, SyncRequest] = {}
         self.early = Early()
-        self.strangers: Strangers[UnicastData] = Strangers()
+        self.strangers = Strangers()
         self.loopback = SendWindow(
             config.capacity, max_bytes=config.window_bytes, datagram_bytes=datagram_bytes
         )
@@ -425,7 +424,33 @@ class ReliableUnicast(Layer):
         return entry is not None and entry.stream.is_blocked
 
     def stats(self) -> dict[str, object]:
-        return count(self)
+        return {
+            "epoch": self._epoch,
+            "ticks": self.ticks,
+            "stale": self.stale,
+            "refused": self.refused,
+            "to": {str(peer): sender.stats() for peer, sender in self.senders.items()},
+            "from": {str(peer): entry.stats() for peer, entry in self.receivers.items()},
+            "sync_requests": {
+                str(peer): {"connection": str(q.conn), "nonce": q.nonce, "asked": q.asked}
+                for peer, q in self.sync_requests.items()
+            },
+            "tombstones": {
+                str(peer): {
+                    "connection": str(tomb.conn),
+                    "delivered": tomb.delivered,
+                    "final": tomb.is_final,
+                }
+                for peer, tomb in self.tombstones.items()
+            },
+            "early": {"runs": self.early.runs, "bytes": self.early.size},
+            "strangers": {
+                "members": len(self.strangers),
+                "bytes": self.strangers.size,
+                "refused": self.strangers.refused,
+            },
+            "loopback": self.loopback.size,
+        }
 
     def explain(self, now: int) -> list[str]:
         entries: list[UnicastSender | UnicastReceiver] = [*self.senders.values()]
@@ -519,7 +544,7 @@ class ReliableUnicast(Layer):
         if data.conn.epoch > before + EPOCH_LEAP_MAX:
             self.refused += 1
         elif known is None and not self._is_member(source):
-            keep(self.strangers, source, data, now)  # a view with it may be about to begin
+            self.strangers.keep(source, data, now)  # a view with it may be about to begin
         elif known is None or data.conn > known:
             if not data.opens:
                 self._ask(source, data.conn, now)

@@ -143,18 +143,16 @@ class StateTransfer(Layer):
             case StateAck():
                 self.giving.on_state_ack(source, message, out)
             case StateCancel():
-                self.giving.on_stop(source, message)
+                self.giving.on_stop(source, message, out)
             case JoinerBlocked():
                 self._on_joiner_blocked(source, message, now)
-        out.events.extend(self.giving.take_events())
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         if isinstance(signal, Begin) and self.has_state:
             self._begin(signal, now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
-        self.giving.set_members(view)
-        out.events.extend(self.giving.take_events())
+        self.giving.set_members(view, out)
         self.blocked = {who: since for who, since in self.blocked.items() if who in view}
         if self._is_full:
             before = self.group.previous or ()
@@ -219,8 +217,7 @@ class StateTransfer(Layer):
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         self._enter(Phase.LIVE)
-        self.giving.close(reason)
-        out.events.extend(self.giving.take_events())
+        self.giving.close(reason, out)
         self.taking.stop()
         self.catch_up = None
         self._silent.clear()
@@ -289,7 +286,6 @@ class StateTransfer(Layer):
     def check_invariants(self) -> None:
         assert self.has_state or self.phase is Phase.LIVE
         self.giving.check_invariants()
-        assert not self.giving.events
         self.taking.check_invariants()
         assert not self.is_behind or self.catch_up is not None
 
@@ -307,8 +303,8 @@ class StateTransfer(Layer):
                 self._lose(out)
             self._stand(self._held(), out)
             for taker in cut.takers:
-                self.giving.cut_at(taker, Digest(cut.starts), view.counter, now, out)
-            self._behind_view += self.giving.take_events()
+                starts = Digest(cut.starts)
+                self._behind_view += self.giving.cut_at(taker, starts, view.counter, now, out)
         if self.me in cut.takers:
             self._expect(cut.provider, view.counter, now, out)
         elif self._standing.holding is Holding.LACKS and self.provider is None:
