@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ringcast.window.assembler import PART_BYTES_MIN
-from ringcast.wire.frames import UnicastData
 
 if TYPE_CHECKING:
     from ringcast.model import Conn, Member
+    from ringcast.wire.frames import UnicastData
 
 RUNS_MAX = 256
 BYTES_MAX = 1 << 20
@@ -152,11 +152,10 @@ class Strangers:
         size = ITEM_BYTES + PART_BYTES_MIN * data.count
         if not self._has_room(member, size):
             return  # before it is cut: this costs nothing
-        payloads = data.payloads  # cut now: the datagram's buffer may be used again
-        size += sum(map(len, payloads))
+        size += sum(map(len, data.payloads))
         if self._has_room(member, size):
             kept = self._kept.setdefault(member, _Waiting(now))
-            kept.items.append(UnicastData(data.conn, data.first, payloads, more=data.more))
+            kept.items.append(data.kept())
             kept.size += size
 
     def take(self, member: Member, now: int) -> list[UnicastData]:

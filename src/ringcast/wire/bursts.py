@@ -101,11 +101,7 @@ def _join(burst: Sequence[Buffer], first: int, frames: list[Frame]) -> int:
     if others:
         joined = [burst[first], *others]
         cut = partial(_cut, joined, before + _SEQNO_BYTES + len(sizes), size, count)
-        total = count * len(joined)
-        if isinstance(run, Data):
-            frames[-1] = Data.uncut(run.stream, run.first, total, cut, more=run.more)
-        else:
-            frames[-1] = UnicastData.uncut(run.conn, run.first, total, cut, more=run.more)
+        frames[-1] = run.lengthened(count * len(joined), cut)
     return len(others)
 
 

@@ -166,7 +166,7 @@ class Codec:
         packing = Packing(header, self._room, self._room_max, largest, self._in_view)
         runs: list[Data | UnicastData] = []  # each continues the one before
         for frame in frames:
-            if runs and not _continues(frame, runs[-1]):
+            if runs and not runs[-1].is_continued_by(frame):
                 packing.add_runs(runs)
                 runs = []
             match frame:
@@ -269,16 +269,6 @@ class Codec:
             del self._senders[next(iter(self._senders))]
         self._senders[bytes(view[:body])] = sender, decoders
         return sender, decoders
-
-
-def _continues(frame: Frame, run: Data | UnicastData) -> bool:
-    if isinstance(frame, Data) and isinstance(run, Data):
-        same = frame.stream == run.stream
-    elif isinstance(frame, UnicastData) and isinstance(run, UnicastData):
-        same = frame.conn == run.conn
-    else:
-        return False
-    return same and frame.first == run.last + 1 and frame.more == run.more
 
 
 def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Frame]:

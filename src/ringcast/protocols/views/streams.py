@@ -435,7 +435,6 @@ class ViewStreams(ReliableMulticast):
 
     def _keep(self, kept: deque[tuple[Member, Data]], source: Member, data: Data) -> None:
         if len(kept) < EARLY_MAX:
-            # Cut into payloads now: the datagram's buffer may be used again.
-            kept.append((source, Data(data.stream, data.first, data.payloads, more=data.more)))
+            kept.append((source, data.kept()))
         else:
             self.early_dropped += 1
