@@ -22,8 +22,9 @@ from ringcast.aio.host import MACHINE
 from ringcast.aio.keys import KeyRing, Lock
 from ringcast.aio.udp import UdpSocket
 from ringcast.model import SEQNO_MAX, Address, Member, Stream
+from ringcast.window.receive import ReceiveWindow
+from ringcast.window.send import SendWindow
 from ringcast.window.threads import RingBuffer
-from ringcast.window.windows import ReceiveWindow, SendWindow
 from ringcast.wire.codec import Codec
 from ringcast.wire.envelope import DERIVING_NS, Envelope, Key
 from ringcast.wire.frames import Data

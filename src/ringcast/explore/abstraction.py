@@ -39,7 +39,7 @@ from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.reading import UnreadView
 from ringcast.window.fragmenter import Fragmenter
-from ringcast.window.windows import ReceiveWindow
+from ringcast.window.receive import ReceiveWindow
 from ringcast.wire.codec import Codec
 from ringcast.wire.seal import Passage
 

@@ -39,7 +39,7 @@ from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stability import StabilityRounds
 from ringcast.window.fragmenter import check_payloads
-from ringcast.window.windows import room_of
+from ringcast.window.send import room_of
 from ringcast.wire.frames import (
     PeerRepair,
     PeerRepairRequest,
@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from ringcast.model import Member, View
     from ringcast.settings import Settings
     from ringcast.window.acks import AckTable, AgreedMark
-    from ringcast.window.windows import ReceiveWindow, SendWindow
+    from ringcast.window.receive import ReceiveWindow
+    from ringcast.window.send import SendWindow
     from ringcast.wire.frames import (
         Ack,
         Commit,

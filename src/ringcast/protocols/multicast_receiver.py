@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING
 from ringcast.model import SEQNO_MAX, Purge
 from ringcast.protocols.stream import ReceiveStream, Timer
 from ringcast.window.assembler import Assembler
-from ringcast.window.bounded import BoundedWindow, open_window
-from ringcast.window.windows import DATAGRAM_OVERHEAD
+from ringcast.window.receive import BoundedWindow, open_window
+from ringcast.window.send import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Ack, Data, Nack, PeerRepairRequest
 
 if TYPE_CHECKING:

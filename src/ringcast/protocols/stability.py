@@ -38,7 +38,7 @@ from enum import auto
 from typing import TYPE_CHECKING
 
 from ringcast.core.shared import Deadlines, GroupState, Named
-from ringcast.window.windows import DATAGRAM_OVERHEAD
+from ringcast.window.send import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Mark, StabilityQuery, StabilityReport, Stable
 
 if TYPE_CHECKING:

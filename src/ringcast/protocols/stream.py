@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from ringcast.model import Member, Stream, ViewId
     from ringcast.window.assembler import Assembler
     from ringcast.window.fragmenter import Piece
-    from ringcast.window.windows import ReceiveWindow, SendWindow
+    from ringcast.window.receive import ReceiveWindow
+    from ringcast.window.send import SendWindow
     from ringcast.wire.frames import Data, UnicastData
 
     HasDelivered: TypeAlias = Callable[[Member, int], bool]

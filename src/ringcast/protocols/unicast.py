@@ -55,7 +55,7 @@ from ringcast.protocols.stream import Receipts, deliver, seconds
 from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, UnicastSender
 from ringcast.window.fragmenter import check_payloads
-from ringcast.window.windows import SendWindow
+from ringcast.window.send import SendWindow
 from ringcast.wire.frames import (
     Close,
     Sync,

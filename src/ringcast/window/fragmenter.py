@@ -16,7 +16,7 @@ from ringcast.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.window.windows import SendWindow
+    from ringcast.window.send import SendWindow
 
 
 def check_payloads(payloads: Sequence[bytes], max_bytes: int) -> None:
