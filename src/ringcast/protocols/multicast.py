@@ -58,14 +58,7 @@ if TYPE_CHECKING:
     from ringcast.window.acks import AckTable, AgreedMark
     from ringcast.window.receive import ReceiveWindow
     from ringcast.window.send import SendWindow
-    from ringcast.wire.frames import (
-        Ack,
-        Commit,
-        Data,
-        Frame,
-        Nack,
-        Watermark,
-    )
+    from ringcast.wire.frames import Ack, Commit, Data, Frame, Nack, Watermark
 
 
 class ReliableMulticast(Layer):
@@ -309,7 +302,7 @@ class ReliableMulticast(Layer):
     # Reports, and what is retained
 
     def _on_rounds(self, source: Member, frame: Frame, now: int, out: Effects) -> None:
-        if self.rounds is None or not self._is_peer(source):
+        if self.rounds is None:
             self.refused += 1
             return
         match frame:
@@ -338,14 +331,12 @@ class ReliableMulticast(Layer):
                 self.peer_repaired += data.count
         self._peer_repaired_to[source] = receiver.window.capacity_max - quota
 
-    def _on_peer_repair(
-        self, source: Member, peer_repaired: PeerRepair, now: int, out: Effects
-    ) -> None:
-        receiver = self.receivers.get(Origin(peer_repaired.sender, peer_repaired.data.stream))
-        if receiver is None or not receiver.window.retain or not self._is_peer(source):
+    def _on_peer_repair(self, repair: PeerRepair, now: int, out: Effects) -> None:
+        receiver = self.receivers.get(Origin(repair.sender, repair.data.stream))
+        if receiver is None or not receiver.window.retain:
             self.refused += 1
         else:
-            receiver.on_data(peer_repaired.data, now, self._allowance(now), out, self._datagram)
+            receiver.on_data(repair.data, now, self._allowance(now), out, self._datagram)
             self._note_ready(receiver)
 
     def _report(self, now: int, out: Effects) -> None:
@@ -387,7 +378,7 @@ class ReliableMulticast(Layer):
 
     def _on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
         sending = self.senders.get(ack.stream)
-        if sending is None or not self._is_peer(source) or ack.received > sending.window.high:
+        if sending is None or ack.received > sending.window.high:
             self.refused += 1
         else:
             sending.on_ack(source, ack, now, out)
@@ -395,7 +386,7 @@ class ReliableMulticast(Layer):
 
     def _on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
         sending = self.senders.get(nack.stream)
-        if sending is None or not self._is_peer(source):
+        if sending is None:
             self.refused += 1
         else:
             sending.on_nack(source, nack, out)

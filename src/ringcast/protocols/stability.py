@@ -170,12 +170,7 @@ class StabilityRounds:
             self.is_due |= self._number >= wanted.number > self._said_after
 
     def on_report(
-        self,
-        source: Member,
-        report: StabilityReport,
-        mine: tuple[int, ...],
-        now: int,
-        out: Effects,
+        self, source: Member, report: StabilityReport, mine: tuple[int, ...], now: int, out: Effects
     ) -> None:
         """`mine`: how far this member is by now. If it has reported in this round, that counts: a
         round that ends with what it said before would be followed by another for nothing."""

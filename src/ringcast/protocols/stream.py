@@ -211,12 +211,7 @@ class SendStream:
         return count
 
     def ask_receipt(
-        self,
-        number: int,
-        others: Iterable[Member],
-        has_delivered: HasDelivered,
-        *,
-        is_flush: bool,
+        self, number: int, others: Iterable[Member], has_delivered: HasDelivered, *, is_flush: bool
     ) -> int | None:
         """Confirmed follows, under the number that is returned, when these have delivered what was
         accepted so far. None: they have."""

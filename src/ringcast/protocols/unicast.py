@@ -56,15 +56,7 @@ from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, UnicastSender
 from ringcast.window.fragmenter import check_payloads
 from ringcast.window.send import SendWindow
-from ringcast.wire.frames import (
-    Close,
-    Sync,
-    SyncAck,
-    SyncOk,
-    UnicastAck,
-    UnicastData,
-    UnicastNack,
-)
+from ringcast.wire.frames import Close, Sync, SyncAck, SyncOk, UnicastAck, UnicastData, UnicastNack
 from ringcast.wire.members import is_no_longer
 
 if TYPE_CHECKING:

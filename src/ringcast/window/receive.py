@@ -6,10 +6,12 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ringcast.window.ring import Bounds, Window
+from ringcast.window.ring import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ringcast.window.ring import Bounds
 
 
 class ReceiveWindow(Window):

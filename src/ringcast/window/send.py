@@ -8,10 +8,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Unpack
 
 from ringcast.model import SEQNO_MAX
-from ringcast.window.ring import Bounds, Window
+from ringcast.window.ring import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ringcast.window.ring import Bounds
 
 DATAGRAM_OVERHEAD = 768
 """Bytes of socket buffer that the kernel charges for even the smallest datagram."""

@@ -96,13 +96,7 @@ class Codec:
     """One member's datagrams in one group. Remembers how large they may be, and else nothing but
     what decoding again would give."""
 
-    def __init__(
-        self,
-        group: str,
-        me: Member,
-        datagram_bytes: int,
-        overhead: int = 0,
-    ) -> None:
+    def __init__(self, group: str, me: Member, datagram_bytes: int, overhead: int = 0) -> None:
         """`overhead`: so many bytes are added to each datagram before it leaves."""
         check_whole("datagram_bytes", datagram_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
         identity = encode_identity(group, me)

@@ -152,7 +152,7 @@ class ViewStreams(ReliableMulticast):
                 case Watermark():
                     self._on_watermark(source, frame, now, out)
                 case PeerRepair():
-                    self._on_peer_repair(source, frame, now, out)
+                    self._on_peer_repair(frame, now, out)
                 case _:
                     self._on_rounds(source, frame, now, out)
         if self.rounds is not None and self.standing is Standing.OPEN:
