@@ -237,29 +237,26 @@ class Node:
         said = encode_answer(number, payload, is_refused=is_refused)
         self._say(said, to, now, is_awaited=True)
 
-    def ask_receipt(self, *, stream: Stream = Stream.FIFO, to: Member | None = None) -> int | None:
+    def ask_receipt(
+        self, *, stream: Stream = Stream.FIFO, to: Member | None = None, is_flush: bool = False
+    ) -> int | None:
         """Ask when the last message that was sent there has been delivered: by all other members of
         the view, or by that member. Confirmed follows, under the number that is returned, or
-        Closed. None: it has been."""
-        return self._ask_receipt(stream, to, is_flush=False)
-
-    def ask_flush(self) -> list[int]:
-        """Ask the same of all that was sent so far. For each number Confirmed follows when the
-        members of the view have delivered; those that depart meanwhile are not waited for."""
-        asked = [
-            self._ask_receipt(stream, None, is_flush=True) for stream in self.multicast.streams
-        ]
-        view = self.view or ()
-        peers = [peer for peer in self.unicast.senders if peer in view]
-        asked += [self._ask_receipt(Stream.FIFO, peer, is_flush=True) for peer in peers]
-        return [number for number in asked if number is not None]
-
-    def _ask_receipt(self, stream: Stream, to: Member | None, *, is_flush: bool) -> int | None:
+        Closed. None: it has been. `is_flush`: who departs meanwhile is not waited for."""
         self._receipts_asked += 1
         number = self._receipts_asked
         if to is None:
             return self.multicast.ask_receipt(number, stream, is_flush=is_flush)
         return self.unicast.ask_receipt(number, to, is_flush=is_flush)
+
+    def ask_flush(self) -> list[int]:
+        """Ask the same of all that was sent so far. For each number Confirmed follows when the
+        members of the view have delivered; those that depart meanwhile are not waited for."""
+        view, streams = self.view or (), self.multicast.streams
+        asked = [self.ask_receipt(stream=stream, is_flush=True) for stream in streams]
+        peers = [peer for peer in self.unicast.senders if peer in view]
+        asked += [self.ask_receipt(to=peer, is_flush=True) for peer in peers]
+        return [number for number in asked if number is not None]
 
     def stabilize(self, now: int) -> None:
         """In a group with stability rounds: find out at once what everybody has, and purge it."""
@@ -391,11 +388,6 @@ class Node:
         if observer is not None:
             observer.took(events, now, buffered=False)
         return events
-
-    @property
-    def has_events(self) -> bool:
-        """Something has happened that is no message, and has not been told."""
-        return bool(self.effects.events)
 
     @property
     def has_ready(self) -> bool:
