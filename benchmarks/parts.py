@@ -22,8 +22,8 @@ from ringcast.aio.host import MACHINE
 from ringcast.aio.keys import KeyRing, Lock
 from ringcast.aio.udp import UdpSocket
 from ringcast.model import SEQNO_MAX, Address, Member, Stream
+from ringcast.window import receive, send
 from ringcast.window.threads import RingBuffer
-from ringcast.window.windows import ReceiveWindow, SendWindow
 from ringcast.wire.codec import Codec
 from ringcast.wire.envelope import DERIVING_NS, Envelope, Key
 from ringcast.wire.frames import Data
@@ -187,7 +187,7 @@ def _swapped(length: int) -> Runs:
 
 
 def _receive(runs: Runs) -> int:
-    window = ReceiveWindow(CAPACITY, max_bytes=WINDOW_BYTES)
+    window = receive.ReceiveWindow(CAPACITY, max_bytes=WINDOW_BYTES)
     taken = 0
     for first, payloads in runs:
         window.add_run(first, payloads)
@@ -209,7 +209,7 @@ def _receive_singly(runs: Runs) -> int:
 
 
 def _send(runs: Runs) -> int:
-    window = SendWindow(CAPACITY, max_bytes=WINDOW_BYTES, datagram_bytes=DATAGRAM_BYTES)
+    window = send.SendWindow(CAPACITY, max_bytes=WINDOW_BYTES, datagram_bytes=DATAGRAM_BYTES)
     for _, payloads in runs:
         window.append_run(payloads)
         window.take_ready(CAPACITY)

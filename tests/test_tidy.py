@@ -98,7 +98,7 @@ def test_imports_go_one_way(path: str) -> None:
 def test_the_check_finds_what_it_is_for() -> None:
     assert complaints("protocols/multicast.py", "import socket")
     assert complaints("protocols/multicast.py", "def f():\n    from time import monotonic")
-    assert complaints("window/windows.py", "from ringcast.protocols import multicast")
+    assert complaints("window/send.py", "from ringcast.protocols import multicast")
     assert complaints("node.py", "from ringcast.trace.observe.run import RunObserver")
     assert complaints("rules/sync.py", "from ringcast.protocols.unicast import Unicast")
     assert complaints("wire/codec.py", "import pickle")
@@ -188,10 +188,9 @@ def test_retired_words_are_found_where_they_are_names() -> None:
 
 
 LONG = {
-    "node.py": (540, "one path for messages and requests"),
-    "protocols/unicast.py": (814, "one sender and one receiver for all streams"),
+    "node.py": (531, "one path for messages and requests"),
+    "protocols/unicast.py": (789, "one sender and one receiver for all streams"),
     "aio/group.py": (743, "one table of options"),
-    "window/windows.py": (676, "windows by side"),
     "blocking.py": (527, "one table of options"),
     "aio/tcp.py": (559, "transports apart"),
     "trace/segments.py": (543, "one writer of rows"),
@@ -211,12 +210,12 @@ CEILINGS = {
     "benchmarks": 4277,  # networks of any MTU, single messages, what refusing and sealing cost
     "cli": 3720,
     "explore": 4143,
-    "protocols": 10300,
+    "protocols": 10061,
     "rules": 4496,
     "sim": 6215,
     "spark": 7292,
     "trace": 4917,
-    "wire": 3110,
+    "wire": 3030,
 }
 """Lines that a package may have. They only shrink."""
 

@@ -14,6 +14,7 @@ An `Observer` sees what crosses this edge. No layer knows of it: a wrong protoco
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from ringcast.config import DATAGRAM_BYTES_MIN
@@ -111,16 +112,16 @@ class Node:
         """So many bytes of others may wait for this member to read them: its socket buffer."""
         self.multicast.receive_buffer = self.unicast.receive_buffer = size
         if self._channel is not None:
-            self._channel.receive_buffer = size // 2  # it is the application's first
+            self._channel.unicast.receive_buffer = size // 2  # it is the application's first
 
     def set_datagram_bytes(self, size: int) -> None:
         """Build datagrams of at most so many bytes from now on, as the paths to others allow; never
         larger ones than configured. IP has to fragment messages that were cut for larger ones."""
         size = max(DATAGRAM_BYTES_MIN, min(size, self.config.multicast.datagram_bytes))
         self.codec.resize(size)
-        for layer in (self.multicast, self.unicast, self._channel):
-            if layer is not None:
-                layer.resize(self.codec.payload_bytes_max, size)
+        channels = () if self._channel is None else (self._channel.unicast,)
+        for layer in (self.multicast, self.unicast, *channels):
+            layer.resize(self.codec.payload_bytes_max, size)
 
     # Inputs
 
@@ -181,17 +182,18 @@ class Node:
         TooFewMembers: the view has fewer than `min_members`. Writable follows when it has enough.
         Undeliverable: `to` is not in the view, and there is no connection with room to it.
         """
-        if self._stack.is_leaving:
+        stack = self._stack
+        if stack.has_said_goodbye and stack.is_leaving:
             raise GroupClosed("this member is leaving its group")
         if to is None:
-            self._stack.minimum.check(now)
+            stack.minimum.check(now)
             accepted = self.multicast.send(payloads, stream, now, self.effects)
         elif stream is Stream.FIFO:
             accepted = self.unicast.send(payloads, to, now, self.effects)
         else:
             raise UsageError(f"{stream.name.lower()} is for messages to the group: leave out to=")
-        if self._stack.observer is not None:
-            self._stack.observer.offered(to, stream, payloads, accepted, now)
+        if stack.observer is not None:
+            stack.observer.offered(to, stream, payloads, accepted, now)
         self._run_to_completion(now)
         return accepted
 
@@ -235,29 +237,26 @@ class Node:
         said = encode_answer(number, payload, is_refused=is_refused)
         self._say(said, to, now, is_awaited=True)
 
-    def ask_receipt(self, *, stream: Stream = Stream.FIFO, to: Member | None = None) -> int | None:
+    def ask_receipt(
+        self, *, stream: Stream = Stream.FIFO, to: Member | None = None, is_flush: bool = False
+    ) -> int | None:
         """Ask when the last message that was sent there has been delivered: by all other members of
         the view, or by that member. Confirmed follows, under the number that is returned, or
-        Closed. None: it has been."""
-        return self._ask_receipt(stream, to, is_flush=False)
-
-    def ask_flush(self) -> list[int]:
-        """Ask the same of all that was sent so far. For each number Confirmed follows when the
-        members of the view have delivered; those that depart meanwhile are not waited for."""
-        asked = [
-            self._ask_receipt(stream, None, is_flush=True) for stream in self.multicast.streams
-        ]
-        view = self.view or ()
-        peers = [peer for peer in self.unicast.senders if peer in view]
-        asked += [self._ask_receipt(Stream.FIFO, peer, is_flush=True) for peer in peers]
-        return [number for number in asked if number is not None]
-
-    def _ask_receipt(self, stream: Stream, to: Member | None, *, is_flush: bool) -> int | None:
+        Closed. None: it has been. `is_flush`: who departs meanwhile is not waited for."""
         self._receipts_asked += 1
         number = self._receipts_asked
         if to is None:
             return self.multicast.ask_receipt(number, stream, is_flush=is_flush)
         return self.unicast.ask_receipt(number, to, is_flush=is_flush)
+
+    def ask_flush(self) -> list[int]:
+        """Ask the same of all that was sent so far. For each number Confirmed follows when the
+        members of the view have delivered; those that depart meanwhile are not waited for."""
+        view, streams = self.view or (), self.multicast.streams
+        asked = [self.ask_receipt(stream=stream, is_flush=True) for stream in streams]
+        peers = [peer for peer in self.unicast.senders if peer in view]
+        asked += [self.ask_receipt(to=peer, is_flush=True) for peer in peers]
+        return [number for number in asked if number is not None]
 
     def stabilize(self, now: int) -> None:
         """In a group with stability rounds: find out at once what everybody has, and purge it."""
@@ -356,24 +355,19 @@ class Node:
         for dest, frames in by_dest.items():
             to, address = (dest, dest.address) if isinstance(dest, Member) else (None, dest)
             packed = self.codec.pack(frames, to)
-            datagrams += [(address, datagram) for datagram in packed]
+            datagrams += zip(repeat(address), packed, strict=False)
             if observer is not None:
                 observer.transmitted(dest, packed, now)
         return datagrams
 
-    def take_events(self, limit: int, now: int) -> list[Event]:
+    def take_events(self, limit: int, now: int, *, only_own: bool = False) -> list[Event]:
         """What happened, and up to `limit` messages: pulled, and this is delivery. It may make room
         for more of one's own: whether anything is left to take, `has_ready` says. With a limit of 0
         nothing moves: what has happened is told, no more. Only who leaves gets, whatever the limit,
-        the rest of its own messages that the others have delivered, and then Closed."""
-        return self._take(limit, now, only_own=False)
+        the rest of its own messages that the others have delivered, and then Closed.
 
-    def take_own(self, limit: int, now: int) -> list[Event]:
-        """As `take_events`, but of messages only one's own to the group: for an application that
-        does not read them, and would hold its own sends up."""
-        return self._take(limit, now, only_own=True)
-
-    def _take(self, limit: int, now: int, *, only_own: bool) -> list[Event]:
+        `only_own`: of messages only one's own to the group, for an application that does not read
+        them, and would hold its own sends up."""
         out, observer = self.effects, self._stack.observer
         if observer is not None:
             observer.before_take(now, buffered=False)
@@ -396,17 +390,14 @@ class Node:
         return events
 
     @property
-    def has_events(self) -> bool:
-        """Something has happened that is no message, and has not been told."""
-        return bool(self.effects.events)
-
-    @property
     def has_ready(self) -> bool:
         """Some message could be taken now."""
         state = self.state
         if state is not None and state.is_behind:
             return state.has_ready
-        return self.multicast.has_ready or self.unicast.has_ready
+        streams = self.multicast
+        has_any = streams.ready or streams.reading.unread  # as mostly, nothing
+        return bool(self.unicast.ready) or (bool(has_any) and streams.has_ready)
 
     @property
     def has_own_ready(self) -> bool:

@@ -16,7 +16,7 @@ from ringcast.aio import udp
 from ringcast.aio.sources import ListSource
 from ringcast.aio.udp import UdpSocket
 from ringcast.model import ViewId
-from ringcast.window.windows import SendWindow
+from ringcast.window.send import SendWindow
 from support.ports import free_ports
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.views import change, pieces
 from ringcast.protocols.views.cookies import Cookies
 from ringcast.protocols.views.translation import Translator
-from ringcast.window.windows import ReceiveWindow
+from ringcast.window.receive import ReceiveWindow
 from ringcast.wire import changes as wire
 from ringcast.wire import envelope
 from ringcast.wire.changes import cut_into_pieces, tag_of

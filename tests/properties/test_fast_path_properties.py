@@ -10,7 +10,7 @@ from ringcast.core.effects import Effects
 from ringcast.explore.abstraction import clone
 from ringcast.model import Address, Member, View, ViewId
 from ringcast.protocols.unicast import ReliableUnicast
-from ringcast.window.windows import SendWindow
+from ringcast.window.send import SendWindow
 from ringcast.wire.frames import UnicastData
 
 A, B = (Member(Address("h", n), n, name) for n, name in enumerate("AB", 1))

@@ -7,7 +7,8 @@ import math
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ringcast.window.windows import DATAGRAM_OVERHEAD, ReceiveWindow, SendWindow
+from ringcast.window.receive import ReceiveWindow
+from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
 
 # The last is near the highest seqno there is, and farther from it than a test can come.
 OFFSETS = st.sampled_from([0, 1, 7, 2**32 - 3, 2**63 - 2**14])

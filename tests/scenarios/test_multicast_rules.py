@@ -25,7 +25,8 @@ from ringcast.protocols.repair import Repair
 from ringcast.protocols.views.streams import EARLY_MAX, ViewStreams
 from ringcast.window.acks import AckTable
 from ringcast.window.fragmenter import Fragmenter
-from ringcast.window.windows import ReceiveWindow, SendWindow
+from ringcast.window.receive import ReceiveWindow
+from ringcast.window.send import SendWindow
 from ringcast.wire.changes import InView
 from ringcast.wire.frames import Ack, Data, Nack, Watermark
 from support.cluster import Packet, cluster

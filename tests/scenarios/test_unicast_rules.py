@@ -27,7 +27,7 @@ from ringcast.protocols.repair import Repair
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, Timer, UnicastSender
-from ringcast.window.windows import ReceiveWindow
+from ringcast.window.receive import ReceiveWindow
 from ringcast.wire.frames import (
     Close,
     Sync,

@@ -26,7 +26,7 @@ from ringcast.trace.rows import (
     naming,
     naming_id,
 )
-from ringcast.window.windows import ReceiveWindow
+from ringcast.window.receive import ReceiveWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from ringcast.core.effects import Effects
 from ringcast.model import Address, Conn, Member, Stream, View, ViewId
 from ringcast.protocols.channel import ControlChannel
 from ringcast.window.fragmenter import Fragmenter
-from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
+from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Data, UnicastData
 from support.cluster import cluster

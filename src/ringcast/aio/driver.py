@@ -145,7 +145,7 @@ class Driver:
     def take_own(self, limit: int) -> None:
         """The same, of this member's own messages to the group alone."""
         now = self._clock()
-        self._tell(self.node.take_own(limit, now))
+        self._tell(self.node.take_events(limit, now, only_own=True))
         self._after_taking(now)
 
     def _after_taking(self, now: int) -> None:

@@ -127,7 +127,7 @@ class MemberHost:
 
     def raise_refusal(self, driver: Driver) -> None:
         """If there is a group that this member cannot join as it is configured: say why."""
-        refusal = driver.membership.refusal
+        refusal = driver.membership.agreement.refusal
         if refusal is not None:
             raise UsageError(f"cannot join group {self._config.group!r}: {refusal}") from None
 

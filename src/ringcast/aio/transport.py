@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN
-from ringcast.window.windows import size_in
+from ringcast.window.send import size_in
 
 if TYPE_CHECKING:
     import asyncio

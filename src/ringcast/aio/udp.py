@@ -27,7 +27,7 @@ from ringcast.aio.transport import fitting
 from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.errors import UsageError
 from ringcast.model import Address
-from ringcast.window.windows import BULK_BYTES
+from ringcast.window.send import BULK_BYTES
 
 if TYPE_CHECKING:
     import asyncio

@@ -28,12 +28,7 @@ class Observer(Protocol):
         ...
 
     def offered(
-        self,
-        to: Member | None,
-        stream: Stream,
-        payloads: Sequence[bytes],
-        accepted: int,
-        now: int,
+        self, to: Member | None, stream: Stream, payloads: Sequence[bytes], accepted: int, now: int
     ) -> None:
         """The application sent these, and the first `accepted` of them have their seqnos. What
         follows from that happens next, up to `after_input`."""

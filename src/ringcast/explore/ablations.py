@@ -362,9 +362,7 @@ _OF_UNICAST = {
         replace(_SYNC["drop and loss"], messages=1), STALL, _on_sync_ok=_confirm_once
     ),
     # A dropped window takes with it how far it was: what was not acknowledged comes again.
-    "tombstone": _unicast(
-        _SYNC["drop"], _TWICE, _delivered_before=lambda self, source, epoch: None
-    ),
+    "tombstone": _unicast(_SYNC["drop"], _TWICE, _remembered=lambda self, source, epoch: None),
 }
 
 FIFO, UNIFORM = (Kind(0, Stream.FIFO),), (Kind(0, Stream.UNIFORM),)

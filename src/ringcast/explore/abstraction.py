@@ -39,7 +39,7 @@ from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.reading import UnreadView
 from ringcast.window.fragmenter import Fragmenter
-from ringcast.window.windows import ReceiveWindow
+from ringcast.window.receive import ReceiveWindow
 from ringcast.wire.codec import Codec
 from ringcast.wire.seal import Passage
 
@@ -78,7 +78,7 @@ LEFT_OUT: dict[type, LeftOut] = {
         " allowed_bytes _slow_member_timeout_s _tau",
         "generation refused early_dropped peer_repaired _peer_repaired_to _last_sent _datagram",
         "_turn _said_in",
-        "_ready",
+        "ready",
     ),
     MulticastSender: LeftOut(
         "origin _me _stream _tau _assumed _slow_after",
@@ -102,13 +102,13 @@ LEFT_OUT: dict[type, LeftOut] = {
     Gap: LeftOut(instants="since asked is_doubtful"),
     Request: LeftOut(instants="asked_at"),
     ReceiveWindow: LeftOut(counters="duplicates dropped_low dropped_high dropped_bytes"),
-    Fragmenter: LeftOut("_fragment_bytes"),
+    Fragmenter: LeftOut("largest"),
     ReliableUnicast: LeftOut(
         "me receive_buffer _fragment_bytes _datagram_bytes _is_system _first_epoch"
         " _max_message_bytes _tau",
         "ticks stale refused _datagram",
         "_turn",
-        "_ready _receipts",
+        "ready _receipts",
     ),
     UnicastSender: LeftOut(
         "peer _datagram_bytes _expiry _linger _give_up_after",

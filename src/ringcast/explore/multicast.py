@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ringcast.explore.system import NodeSystem
 from ringcast.model import Origin, Stream
 from ringcast.protocols.views.streams import ViewStreams
-from ringcast.window.windows import ReceiveWindow
+from ringcast.window.receive import ReceiveWindow
 from ringcast.wire.frames import Ack
 
 if TYPE_CHECKING:

@@ -56,34 +56,34 @@ class ControlChannel(Layer):
     def __init__(
         self, me: Member, config: UnicastConfig, *, fragment_bytes: int, datagram_bytes: int
     ) -> None:
-        self.unicast: ReliableUnicast | None = None
-        """None: nobody has said anything yet."""
         self.waiting: dict[Member, deque[bytes]] = {}
         self._awaited: set[Member] = set()  # who must have taken all of it before we leave
         self.dropped = 0  # beyond WAITING_MAX
-        self.receive_buffer = RECEIVE_BUFFER
-        """Bytes that may be under way to this member, from all others."""
         self._me = me
-        self._config = replace(
+        config = replace(
             config,
             window_bytes=max(WINDOW_BYTES, 4 * datagram_bytes),
             xmit_interval_s=min(config.xmit_interval_s, TICK_S),
             ack_interval_s=min(config.ack_interval_s, TICK_S / 2),
         )
-        self._fragment_bytes = fragment_bytes
-        self._datagram_bytes = datagram_bytes
+        self.unicast = ReliableUnicast(
+            *(me, config),
+            fragment_bytes=fragment_bytes,
+            datagram_bytes=datagram_bytes,
+            max_message_bytes=MESSAGE_BYTES_MAX,
+            is_system=True,
+        )
+        self.unicast.receive_buffer = RECEIVE_BUFFER
         self._inner = Effects()
         self.may_be_ready = False
         """There may be messages in windows."""
         self.attach(GroupState(me), Deadlines())
 
-    # Inputs
+    def attach(self, group: GroupState, deadlines: Deadlines) -> None:
+        super().attach(group, deadlines)
+        self.unicast.attach(group, deadlines)
 
-    def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
-        """Datagrams hold more or less from now on."""
-        self._fragment_bytes, self._datagram_bytes = fragment_bytes, datagram_bytes
-        if self.unicast is not None:
-            self.unicast.resize(fragment_bytes, datagram_bytes)
+    # Inputs
 
     def send(
         self, payload: bytes, to: Member, now: int, out: Effects, *, is_awaited: bool = False
@@ -94,13 +94,12 @@ class ControlChannel(Layer):
             return
         if is_awaited:
             self._awaited.add(to)
-        unicast = self.unicast
-        if unicast is not None and not self.waiting and unicast.send_next(payload, to, now, out):
+        if not self.waiting and self.unicast.send_next(payload, to, now, out):
             return
         self.may_be_ready |= to == self._me
         waiting = self.waiting.get(to)
         if waiting is None:
-            if self._open(now).send([payload], to, now, self._inner):
+            if self.unicast.send([payload], to, now, self._inner):
                 self._forward_effects(now, out)
             else:
                 self.waiting[to] = deque([payload])  # Writable follows
@@ -114,19 +113,18 @@ class ControlChannel(Layer):
     ) -> RequestReceived | ReplyReceived | None:
         """One whole message that came alone, if it is the application's affair and next in turn.
         None: nothing has happened, and it is to be received."""
-        unicast = self.unicast
-        if unicast is None or conn.epoch < SYSTEM_EPOCH:
+        if conn.epoch < SYSTEM_EPOCH:
             return None  # it is the application's
         try:
             request = decode_request(source, payload)
         except DecodeError:
             return None
-        is_next = request is not None and unicast.take_next(source, conn, seqno, now)
+        is_next = request is not None and self.unicast.take_next(source, conn, seqno, now)
         return request if is_next else None
 
     def receive(self, source: Member, frames: Sequence[Frame], now: int, out: Effects) -> None:
         self.may_be_ready = True
-        self._open(now).receive(source, frames, now, self._inner)
+        self.unicast.receive(source, frames, now, self._inner)
         self._forward_effects(now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
@@ -134,39 +132,34 @@ class ControlChannel(Layer):
         for peer in [peer for peer in self.waiting if peer not in view]:
             del self.waiting[peer]
         self._awaited.intersection_update(view)
-        if self.unicast is not None:
-            for peer in [peer for peer in self.unicast.senders if peer not in view]:
-                self.unicast.drop_to(peer)
-            self.unicast.install_view(view, now, self._inner)
-            self._forward_effects(now, out)
+        for peer in [peer for peer in self.unicast.senders if peer not in view]:
+            self.unicast.drop_to(peer)
+        self.unicast.install_view(view, now, self._inner)
+        self._forward_effects(now, out)
 
     def take_messages(self, now: int, out: Effects) -> list[tuple[Member, bytes]]:
         """What has arrived, each message with its sender."""
-        if self.unicast is None or not self.may_be_ready:
-            return []
         self.may_be_ready = False
         messages = self.unicast.take_all(now, self._inner)
         self._forward_effects(now, out)
         return messages
 
     def handle_timeout(self, now: int, out: Effects) -> None:
-        if self.unicast is not None:
-            self.unicast.handle_timeout(now, self._inner)
-            self._forward_effects(now, out)
+        self.unicast.handle_timeout(now, self._inner)
+        self._forward_effects(now, out)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         self.waiting.clear()
         self._awaited.clear()
-        if self.unicast is not None:
-            self.unicast.close(reason, now, self._inner)
-            self._forward_effects(now, out)
+        self.unicast.close(reason, now, self._inner)
+        self._forward_effects(now, out)
 
     # Outputs
 
     @property
     def is_flushed(self) -> bool:
         """Whoever must have taken all that was sent to it has done so."""
-        senders = {} if self.unicast is None else self.unicast.senders
+        senders = self.unicast.senders
         return all(
             peer not in self.waiting and (peer not in senders or senders[peer].is_acked)
             for peer in self._awaited
@@ -180,34 +173,19 @@ class ControlChannel(Layer):
         return {
             "waiting": {str(peer): len(waiting) for peer, waiting in self.waiting.items()},
             "dropped": self.dropped,
-            **({} if self.unicast is None else self.unicast.stats()),
+            **self.unicast.stats(),
         }
 
     def check_invariants(self) -> None:
         assert all(0 < len(waiting) <= WAITING_MAX for waiting in self.waiting.values())
-        if self.unicast is not None:
-            self.unicast.check_invariants()
+        self.unicast.check_invariants()
 
     # Helpers
-
-    def _open(self, now: int) -> ReliableUnicast:
-        if self.unicast is None:
-            self.unicast = ReliableUnicast(
-                self._me,
-                self._config,
-                fragment_bytes=self._fragment_bytes,
-                datagram_bytes=self._datagram_bytes,
-                max_message_bytes=MESSAGE_BYTES_MAX,
-                is_system=True,
-            )
-            self.unicast.attach(self.group, self.deadlines)
-            self.unicast.receive_buffer = self.receive_buffer
-        return self.unicast
 
     def _send_waiting(self, to: Member, now: int, out: Effects) -> None:
         self.may_be_ready |= to == self._me
         waiting = self.waiting[to]
-        accepted = self._open(now).send(list(waiting), to, now, self._inner)
+        accepted = self.unicast.send(list(waiting), to, now, self._inner)
         for _ in range(accepted):
             waiting.popleft()
         if not waiting:

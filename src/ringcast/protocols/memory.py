@@ -24,8 +24,7 @@ from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.reading import UNREAD_WINDOWS
 from ringcast.protocols.views.state import StateTransfer
 from ringcast.protocols.views.streams import EARLY_MAX, ViewStreams
-from ringcast.window.bounded import BoundedWindow
-from ringcast.window.windows import bytes_in
+from ringcast.window.receive import BoundedWindow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from ringcast.model import View
     from ringcast.protocols.views.reading import Half
     from ringcast.window.assembler import Assembler
-    from ringcast.window.windows import ReceiveWindow
+    from ringcast.window.receive import ReceiveWindow
 
 MEMBERS_MIN: Final = 2
 """A limit must do for a view of so many."""
@@ -173,8 +172,7 @@ class Memory:
                 case ControlChannel():
                     queues = layer.waiting.values()
                     found["control"] += sum(len(each) for queue in queues for each in queue)
-                    if layer.unicast is not None:
-                        _count_unicast(layer.unicast, "control", found)
+                    _count_unicast(layer.unicast, "control", found)
                 case GroupViews():
                     found["view_changes"] += layer.pieces.size
                 case StateTransfer():
@@ -199,10 +197,10 @@ def _bound(window: ReceiveWindow, size: int) -> None:
 
 def _count_streams(layer: ViewStreams, found: dict[str, int]) -> None:
     for sending in layer.senders.values():
-        found["sent"] += bytes_in(sending.window)
+        found["sent"] += sending.window.kept_bytes
         found["large_messages"] += _bytes_of(sending.assembler) + sending.fragments.rest_bytes
     for receiver in layer.receivers.values():
-        found["received"] += bytes_in(receiver.window)
+        found["received"] += receiver.window.kept_bytes
         found["large_messages"] += _bytes_of(receiver.assembler)
     current: list[Half] = [*layer.senders.values(), *layer.receivers.values()]
     found["received"] += layer.reading.ended_bytes(current)
@@ -212,12 +210,12 @@ def _count_streams(layer: ViewStreams, found: dict[str, int]) -> None:
 
 def _count_unicast(layer: ReliableUnicast, what: str, found: dict[str, int]) -> None:
     for sender in layer.senders.values():
-        found[what] += bytes_in(sender.window)
+        found[what] += sender.window.kept_bytes
         found["large_messages"] += sender.fragments.rest_bytes
     for receiver in layer.receivers.values():
-        found[what] += bytes_in(receiver.window)
+        found[what] += receiver.window.kept_bytes
         found["large_messages"] += _bytes_of(receiver.assembler)
-    found[what] += bytes_in(layer.loopback)
+    found[what] += layer.loopback.kept_bytes
     found["strangers"] += layer.strangers.size + layer.early.size
 
 

@@ -39,7 +39,7 @@ from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stability import StabilityRounds
 from ringcast.window.fragmenter import check_payloads
-from ringcast.window.windows import room_of
+from ringcast.window.send import room_of
 from ringcast.wire.frames import (
     PeerRepair,
     PeerRepairRequest,
@@ -56,15 +56,9 @@ if TYPE_CHECKING:
     from ringcast.model import Member, View
     from ringcast.settings import Settings
     from ringcast.window.acks import AckTable, AgreedMark
-    from ringcast.window.windows import ReceiveWindow, SendWindow
-    from ringcast.wire.frames import (
-        Ack,
-        Commit,
-        Data,
-        Frame,
-        Nack,
-        Watermark,
-    )
+    from ringcast.window.receive import ReceiveWindow
+    from ringcast.window.send import SendWindow
+    from ringcast.wire.frames import Ack, Commit, Data, Frame, Nack, Watermark
 
 
 class ReliableMulticast(Layer):
@@ -110,7 +104,8 @@ class ReliableMulticast(Layer):
         self._last_sent: dict[Stream, int] = {}  # once there are none
         self.receivers: dict[Origin, MulticastReceiver] = {}
         """What comes from others, to be read only."""
-        self._ready: set[Origin] = set()  # in whose windows messages wait for the application
+        self.ready: set[Origin] = set()
+        """In whose windows messages wait for the application."""
         self.early: deque[tuple[Member, Data]] = deque()
         self.rounds = None if config.stability is None else self.stability(me, config)
         self._turn = 0  # who is first to be taken from, so that nobody starves
@@ -257,7 +252,7 @@ class ReliableMulticast(Layer):
         for origin, receiver in self.receivers.items():
             assert self._is_peer(origin.sender)
             receiver.check_invariants()
-        assert self._ready == {box.origin for box in self._boxes() if box.window.ready}
+        assert self.ready == {box.origin for box in self._boxes() if box.window.ready}
 
     # From and to the boxes
 
@@ -282,7 +277,7 @@ class ReliableMulticast(Layer):
         is_gated = origin.stream is Stream.UNIFORM
         timers = self.deadlines.owner(("received", origin))
         receiver = self.receiver(origin, self.config, offset, timers, is_gated=is_gated)
-        self._ready.discard(origin)
+        self.ready.discard(origin)
         self.receivers[origin] = receiver
         assert self.group.view is not None
         self._find_helpers(receiver, self.group.view)
@@ -307,7 +302,7 @@ class ReliableMulticast(Layer):
     # Reports, and what is retained
 
     def _on_rounds(self, source: Member, frame: Frame, now: int, out: Effects) -> None:
-        if self.rounds is None or not self._is_peer(source):
+        if self.rounds is None:
             self.refused += 1
             return
         match frame:
@@ -336,20 +331,19 @@ class ReliableMulticast(Layer):
                 self.peer_repaired += data.count
         self._peer_repaired_to[source] = receiver.window.capacity_max - quota
 
-    def _on_peer_repair(
-        self, source: Member, peer_repaired: PeerRepair, now: int, out: Effects
-    ) -> None:
-        receiver = self.receivers.get(Origin(peer_repaired.sender, peer_repaired.data.stream))
-        if receiver is None or not receiver.window.retain or not self._is_peer(source):
+    def _on_peer_repair(self, repair: PeerRepair, now: int, out: Effects) -> None:
+        receiver = self.receivers.get(Origin(repair.sender, repair.data.stream))
+        if receiver is None or not receiver.window.retain:
             self.refused += 1
         else:
-            receiver.on_data(peer_repaired.data, now, self._allowance(now), out, self._datagram)
+            receiver.on_data(repair.data, now, self._allowance(now), out, self._datagram)
             self._note_ready(receiver)
 
     def _report(self, now: int, out: Effects) -> None:
         """Do what the stability rounds ask for."""
         rounds, view = self.rounds, self.group.view
-        if rounds is None or view is None:
+        assert rounds is not None
+        if view is None:
             return
         if rounds.is_due:
             self._peer_repaired_to.clear()
@@ -384,7 +378,7 @@ class ReliableMulticast(Layer):
 
     def _on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
         sending = self.senders.get(ack.stream)
-        if sending is None or not self._is_peer(source) or ack.received > sending.window.high:
+        if sending is None or ack.received > sending.window.high:
             self.refused += 1
         else:
             sending.on_ack(source, ack, now, out)
@@ -392,7 +386,7 @@ class ReliableMulticast(Layer):
 
     def _on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
         sending = self.senders.get(nack.stream)
-        if sending is None or not self._is_peer(source):
+        if sending is None:
             self.refused += 1
         else:
             sending.on_nack(source, nack, out)
@@ -407,13 +401,14 @@ class ReliableMulticast(Layer):
     def _note_ready(self, box: MulticastSender | MulticastReceiver) -> None:
         """Messages may have come into this window, or gone from it."""
         if box.window.ready:
-            self._ready.add(box.origin)
+            self.ready.add(box.origin)
         else:
-            self._ready.discard(box.origin)
+            self.ready.discard(box.origin)
 
     def _in_turn(self) -> list[MulticastSender | MulticastReceiver]:
         """All streams; whoever was not reached last time comes first."""
-        boxes = self._boxes()
+        boxes: list[MulticastSender | MulticastReceiver] = [*self.senders.values()]
+        boxes += self.receivers.values()
         start = self._turn = self._turn % len(boxes) if boxes else 0
         return boxes[start:] + boxes[:start]
 
@@ -425,10 +420,8 @@ class ReliableMulticast(Layer):
         for receiver in self.receivers.values():
             if receiver.last_data is not None and receiver.last_data > horizon:
                 active += 1
-        return max(self._share(active), self._datagram_room)
-
-    def _share(self, senders: int) -> int:
-        return min(self.receive_buffer // max(1, senders), self.allowed_bytes)
+        share = self.receive_buffer // max(1, active)
+        return max(min(share, self.allowed_bytes), self._datagram_room)
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
@@ -443,7 +436,7 @@ class ReliableMulticast(Layer):
             box.remove()
         self.senders.clear()
         self.receivers.clear()
-        self._ready.clear()
+        self.ready.clear()
         self.early.clear()
         if self.rounds is not None:
             self.rounds.close()

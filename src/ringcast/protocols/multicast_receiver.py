@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING
 from ringcast.model import SEQNO_MAX, Purge
 from ringcast.protocols.stream import ReceiveStream, Timer
 from ringcast.window.assembler import Assembler
-from ringcast.window.bounded import BoundedWindow, open_window
-from ringcast.window.windows import DATAGRAM_OVERHEAD
+from ringcast.window.receive import BoundedWindow, open_window
+from ringcast.window.send import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Ack, Data, Nack, PeerRepairRequest
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class MulticastReceiver:
         had_gaps = Timer.REPAIR in self._timers.by_key
         if self.stream.accept(data, now, datagram) < data.count:
             self._on_duplicate(now)
-        has_gaps = self.repair.has_gaps
+        has_gaps = self.window.received < self.repair.known
         self._is_repaired |= had_gaps and not has_gaps
         if has_gaps and self._is_much(allowance):
             self._ack(allowance, out)

@@ -42,7 +42,7 @@ from ringcast.model import SEQNO_MAX, Origin, Purge, Stream
 from ringcast.protocols.stream import SendStream, seconds
 from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
-from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow, room_of
+from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow, room_of
 from ringcast.wire.frames import Commit, Data, Watermark
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringcast.window.windows import ReceiveWindow
+    from ringcast.window.receive import ReceiveWindow
 
 LATER_DATAGRAMS = 3
 """So many later datagrams prove a loss; fewer may be reordering."""

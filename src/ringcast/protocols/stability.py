@@ -38,7 +38,7 @@ from enum import auto
 from typing import TYPE_CHECKING
 
 from ringcast.core.shared import Deadlines, GroupState, Named
-from ringcast.window.windows import DATAGRAM_OVERHEAD
+from ringcast.window.send import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Mark, StabilityQuery, StabilityReport, Stable
 
 if TYPE_CHECKING:
@@ -170,12 +170,7 @@ class StabilityRounds:
             self.is_due |= self._number >= wanted.number > self._said_after
 
     def on_report(
-        self,
-        source: Member,
-        report: StabilityReport,
-        mine: tuple[int, ...],
-        now: int,
-        out: Effects,
+        self, source: Member, report: StabilityReport, mine: tuple[int, ...], now: int, out: Effects
     ) -> None:
         """`mine`: how far this member is by now. If it has reported in this round, that counts: a
         round that ends with what it said before would be followed by another for nothing."""

@@ -64,9 +64,10 @@ class MinMembers:
 
     def check(self, now: int) -> None:
         """Before a send to the group."""
-        few = self.too_few(now)
-        if few is not None:
+        if self.since is not None:
             self._has_refused = True
+            few = self.too_few(now)
+            assert few is not None
             raise few
 
     def count(self, view: View, now: int, out: Effects) -> None:

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from ringcast.model import Member, Stream, ViewId
     from ringcast.window.assembler import Assembler
     from ringcast.window.fragmenter import Piece
-    from ringcast.window.windows import ReceiveWindow, SendWindow
+    from ringcast.window.receive import ReceiveWindow
+    from ringcast.window.send import SendWindow
     from ringcast.wire.frames import Data, UnicastData
 
     HasDelivered: TypeAlias = Callable[[Member, int], bool]
@@ -210,12 +211,7 @@ class SendStream:
         return count
 
     def ask_receipt(
-        self,
-        number: int,
-        others: Iterable[Member],
-        has_delivered: HasDelivered,
-        *,
-        is_flush: bool,
+        self, number: int, others: Iterable[Member], has_delivered: HasDelivered, *, is_flush: bool
     ) -> int | None:
         """Confirmed follows, under the number that is returned, when these have delivered what was
         accepted so far. None: they have."""
@@ -265,8 +261,7 @@ class ReceiveStream:
         """Offer a run of this datagram to the window and note what it shows to be missing; how many
         were new."""
         window, repair = self.window, self.repair
-        had_gaps = repair.has_gaps
-        first, last = data.first, data.last
+        first, last = data.first, data.first + data.count - 1
         if data.more:
             acceptable_last = min(last, window.low + window.capacity_max)
             self.assembler.mark(range(max(first, window.delivered + 1), acceptable_last + 1))
@@ -274,7 +269,7 @@ class ReceiveStream:
         if window.has_slot(first, last):
             new = window.add_run(first, data.payloads)
         repair.saw_data(window, first, last, now, datagram)
-        if not self.is_frozen and (had_gaps or repair.has_gaps):
+        if Timer.REPAIR in self._timers.by_key or window.received < repair.known:
             self.arm_repair()
         return new
 

@@ -48,24 +48,15 @@ from ringcast.core.shared import Deadlines, GroupState, Named
 from ringcast.core.view_change import Begin
 from ringcast.errors import GroupClosed, Undeliverable, UsageError
 from ringcast.events import Delivered, GapSkipped, Writable
-from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Run, Stream
+from ringcast.model import FIRST_CONN_ID, SEQNO_MAX, SYSTEM_EPOCH, Conn, Run, Stream
 from ringcast.protocols.connection import State
-from ringcast.protocols.early import Early, Strangers, keep
+from ringcast.protocols.early import Early, Strangers
 from ringcast.protocols.stream import Receipts, deliver, seconds
-from ringcast.protocols.unicast_counters import count
 from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, UnicastSender
 from ringcast.window.fragmenter import check_payloads
-from ringcast.window.windows import SendWindow
-from ringcast.wire.frames import (
-    Close,
-    Sync,
-    SyncAck,
-    SyncOk,
-    UnicastAck,
-    UnicastData,
-    UnicastNack,
-)
+from ringcast.window.send import SendWindow
+from ringcast.wire.frames import Close, Sync, SyncAck, SyncOk, UnicastAck, UnicastData, UnicastNack
 from ringcast.wire.members import is_no_longer
 
 if TYPE_CHECKING:
@@ -151,11 +142,12 @@ class ReliableUnicast(Layer):
         buffer holds."""
         self.senders: dict[Member, UnicastSender] = {}
         self.receivers: dict[Member, UnicastReceiver] = {}
-        self._ready: set[Member] = set()  # of whom messages wait for the application
+        self.ready: set[Member] = set()
+        """Of whom messages wait for the application."""
         self.tombstones: dict[Member, Tombstone] = {}
         self.sync_requests: dict[Member, SyncRequest] = {}
         self.early = Early()
-        self.strangers: Strangers[UnicastData] = Strangers()
+        self.strangers = Strangers()
         self.loopback = SendWindow(
             config.capacity, max_bytes=config.window_bytes, datagram_bytes=datagram_bytes
         )
@@ -216,10 +208,8 @@ class ReliableUnicast(Layer):
             if to not in self.group.view:
                 raise Undeliverable(to, 0, 1, 0, f"{to} is not in the view: nothing was sent to it")
             self._epoch += 1
-            conn, sizes = (
-                Conn(self._epoch, FIRST_CONN_ID),
-                (self._fragment_bytes, self._datagram_bytes),
-            )
+            conn = Conn(self._epoch, FIRST_CONN_ID)
+            sizes = self._fragment_bytes, self._datagram_bytes
             timers = self.deadlines.owner(self._owner("to", to))
             entry = self.senders[to] = self.sender(to, conn, self.config, *sizes, now, timers)
         accepted = entry.send(payloads, now, out)
@@ -239,13 +229,9 @@ class ReliableUnicast(Layer):
         """Confirmed follows, under the number that is returned, when that member has delivered what
         was sent to it so far, or departs, or is given up. None: it has."""
         if to == self.me:
-            own = self.loopback
-            is_delivered = own.low == own.high
-            return (
-                None
-                if is_delivered
-                else self._receipts.ask(number, own.high, [to], is_flush=is_flush)
-            )
+            if self.me not in self.ready:
+                return None
+            return self._receipts.ask(number, self.loopback.high, [to], is_flush=is_flush)
         entry = self.senders.get(to)
         return None if entry is None else entry.ask_receipt(number, is_flush=is_flush)
 
@@ -270,18 +256,14 @@ class ReliableUnicast(Layer):
             match frame:
                 case UnicastData():
                     batch.append(frame)
-                case UnicastAck():
-                    self._on_ack(source, frame, now, out)
-                case UnicastNack():
-                    self._on_nack(source, frame, now, out)
+                case UnicastAck() | UnicastNack() | SyncAck():
+                    self._on_said(source, frame, now, out)
                 case Close():
                     self._on_close(source, frame)
                 case Sync():
                     self._on_sync(source, frame, now, out)
                 case SyncOk():
                     self._on_sync_ok(source, frame, now, out)
-                case SyncAck():
-                    self._on_sync_ack(source, frame, now)
         if batch:
             self._on_batch(source, batch, now, out)
 
@@ -321,8 +303,7 @@ class ReliableUnicast(Layer):
 
     def sync(self, peer: Member, now: int) -> None:
         """An operator's wish: find out where this sender stands, and go on from there."""
-        entry = self.receivers.get(peer)
-        known = entry.conn if entry is not None else self._known(peer)
+        known = self._known(peer)
         if known is None:
             raise UsageError(f"nothing has come from {peer} yet: there is nothing to sync")
         self._ask(peer, known, now)
@@ -356,26 +337,25 @@ class ReliableUnicast(Layer):
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages, from all peers in turn: calling this is delivery."""
         events: list[Event] = []
-        if self.group.view is None:
+        if not self.ready:
+            self._turn = 0
             return events
         for peer in self._in_turn():
             if limit <= 0:
                 break
             self._turn += 1
             if peer == self.me:
-                own = self._take_own(limit, out)
-                events.append(Delivered(self.me, own, self.group.view.id, LOOPBACK_EPOCH))
-                limit -= len(own.payloads)
+                limit -= self._take_own(limit, events, out)
             else:
                 limit -= self._take_from(self.receivers[peer], limit, now, events, out)
         return events
 
     def take_own(self, out: Effects) -> list[Event]:
         """What this member has sent to itself, however much: for who is about to go."""
-        if self.group.view is None or not self.loopback.ready:
-            return []
-        own = self._take_own(self.loopback.ready, out)
-        return [Delivered(self.me, own, self.group.view.id, LOOPBACK_EPOCH)]
+        events: list[Event] = []
+        if self.me in self.ready:
+            self._take_own(self.loopback.ready, events, out)
+        return events
 
     def take_next(self, source: Member, conn: Conn, seqno: int, now: int) -> bool:
         """`receive` of one whole message and `take_all` in one step, in the usual case: it is the
@@ -387,21 +367,10 @@ class ReliableUnicast(Layer):
 
     def take_all(self, now: int, out: Effects) -> list[tuple[Member, bytes]]:
         """Every message that is ready, with its sender: for who needs to know no more."""
-        messages: list[tuple[Member, bytes]] = []
-        if self.group.view is None:
-            return messages
-        for peer in [peer for peer in self.receivers if peer in self._ready] if self._ready else ():
-            entry = self.receivers[peer]
-            first = entry.window.delivered + 1
-            payloads = self._take(entry, entry.window.ready, now, out)
-            if not entry.assembler.is_idle:
-                runs = entry.assembler.assemble(first, payloads)
-                payloads = [payload for _, run in runs for payload in run]
-            messages += [(peer, payload) for payload in payloads]
-        if self.loopback.ready:
-            own = self._take_own(self.loopback.ready, out)
-            messages += [(self.me, payload) for payload in own.payloads]
-        return messages
+        self._turn = 0
+        events = self.take_ready(SEQNO_MAX, now, out)
+        runs = [event for event in events if isinstance(event, Delivered)]
+        return [(event.sender, payload) for event in runs for payload in event.run.payloads]
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         for peer, sender in list(self.senders.items()):
@@ -433,12 +402,6 @@ class ReliableUnicast(Layer):
     # Outputs
 
     @property
-    def has_ready(self) -> bool:
-        """Some message could be taken now."""
-        own = self.loopback
-        return self.group.view is not None and (bool(self._ready) or own.delivered < own.high)
-
-    @property
     def is_flushed(self) -> bool:
         """Every other member of the view has taken everything that was sent to it. Who is not in
         it may be dead: nobody is to wait for that one, and what it lacks is reported."""
@@ -453,7 +416,33 @@ class ReliableUnicast(Layer):
         return entry is not None and entry.stream.is_blocked
 
     def stats(self) -> dict[str, object]:
-        return count(self)
+        return {
+            "epoch": self._epoch,
+            "ticks": self.ticks,
+            "stale": self.stale,
+            "refused": self.refused,
+            "to": {str(peer): sender.stats() for peer, sender in self.senders.items()},
+            "from": {str(peer): entry.stats() for peer, entry in self.receivers.items()},
+            "sync_requests": {
+                str(peer): {"connection": str(q.conn), "nonce": q.nonce, "asked": q.asked}
+                for peer, q in self.sync_requests.items()
+            },
+            "tombstones": {
+                str(peer): {
+                    "connection": str(tomb.conn),
+                    "delivered": tomb.delivered,
+                    "final": tomb.is_final,
+                }
+                for peer, tomb in self.tombstones.items()
+            },
+            "early": {"runs": self.early.runs, "bytes": self.early.size},
+            "strangers": {
+                "members": len(self.strangers),
+                "bytes": self.strangers.size,
+                "refused": self.strangers.refused,
+            },
+            "loopback": self.loopback.size,
+        }
 
     def explain(self, now: int) -> list[str]:
         entries: list[UnicastSender | UnicastReceiver] = [*self.senders.values()]
@@ -464,10 +453,9 @@ class ReliableUnicast(Layer):
             f"{seconds(now - request.since)}: asked {request.asked} of {SYNC_TICKS_MAX} times"
             for peer, request in self.sync_requests.items()
         ]
-        if self.loopback.ready:
-            reasons.append(
-                f"{self.loopback.ready} messages of this member to itself wait for its application"
-            )
+        own = self.loopback.ready
+        if own:
+            reasons.append(f"{own} messages of this member to itself wait for its application")
         return reasons
 
     def check_invariants(self) -> None:
@@ -480,8 +468,10 @@ class ReliableUnicast(Layer):
             sender.check_invariants()
         for peer, receiver in self.receivers.items():
             assert peer not in self.tombstones
-            assert (peer in self._ready) == (receiver.window.ready > 0)
             receiver.check_invariants()
+        ready = {peer for peer, receiver in self.receivers.items() if receiver.window.ready}
+        own = {self.me} if self.loopback.ready else set()
+        assert self._is_closed or self.ready == ready | own
         for peer, sync_request in self.sync_requests.items():
             known = self._known(peer)
             assert known is None or sync_request.conn.epoch >= known.epoch
@@ -494,31 +484,22 @@ class ReliableUnicast(Layer):
 
     # Frames for a sender
 
-    def _on_ack(self, source: Member, ack: UnicastAck, now: int, out: Effects) -> None:
-        entry = self._heard_by(source, ack.conn, now)
-        if entry is None:
-            return
-        if ack.delivered > entry.window.high:
-            self.refused += 1
-            return
-        entry.on_ack(ack, now, out)
-
-    def _on_nack(self, source: Member, nack: UnicastNack, now: int, out: Effects) -> None:
-        entry = self._heard_by(source, nack.conn, now)
-        if entry is not None:
-            entry.on_nack(nack, out)
-
-    def _on_sync_ack(self, source: Member, ack: SyncAck, now: int) -> None:
-        self._heard_by(source, ack.conn, now)
-
-    def _heard_by(self, source: Member, conn: Conn, now: int) -> UnicastSender | None:
-        """The entry for which this counts."""
+    def _on_said(
+        self, source: Member, said: UnicastAck | UnicastNack | SyncAck, now: int, out: Effects
+    ) -> None:
+        """It counts on the current connection alone."""
         entry = self.senders.get(source)
-        if entry is None or not entry.is_current(conn):
+        if entry is None or not entry.is_current(said.conn):
             self.stale += 1
-            return None
+            return
         entry.heard(now)
-        return entry
+        if isinstance(said, UnicastNack):
+            entry.on_nack(said, out)
+        elif isinstance(said, UnicastAck):
+            if said.delivered > entry.window.high:
+                self.refused += 1
+            else:
+                entry.on_ack(said, now, out)
 
     def _on_sync(self, source: Member, sync: Sync, now: int, out: Effects) -> None:
         entry = self.senders.get(source)
@@ -555,7 +536,7 @@ class ReliableUnicast(Layer):
         if data.conn.epoch > before + EPOCH_LEAP_MAX:
             self.refused += 1
         elif known is None and not self._is_member(source):
-            keep(self.strangers, source, data, now)  # a view with it may be about to begin
+            self.strangers.keep(source, data, now)  # a view with it may be about to begin
         elif known is None or data.conn > known:
             if not data.opens:
                 self._ask(source, data.conn, now)
@@ -603,7 +584,8 @@ class ReliableUnicast(Layer):
         if entry is None or entry.conn.epoch < ok.conn.epoch:
             entry = self._reopen(source, ok, now, out)
         elif ok.low > entry.window.received:
-            self._report_gap(entry, entry.window.delivered, ok.low, out)
+            first = entry.window.delivered + 1
+            out.event(GapSkipped(source, entry.conn.epoch, first, ok.low))
         out.datagram(source, SyncAck(ok.conn, ok.nonce))
         entry.resume(ok, now, self._allowance(now), out)
         self._note_ready(entry)
@@ -620,25 +602,18 @@ class ReliableUnicast(Layer):
 
     def _reopen(self, source: Member, ok: SyncOk, now: int, out: Effects) -> UnicastReceiver:
         """A window where this stream stands: after what was delivered before, if that is known."""
-        tombstone = self.tombstones.get(source)
-        known = self._delivered_before(source, ok.conn.epoch)
+        low, epoch, tombstone = ok.low, ok.conn.epoch, self._remembered(source, ok.conn.epoch)
         parts: tuple[bytes, ...] | None = None if ok.is_middle else ()
-        if known is not None and known >= ok.low:
-            assert tombstone is not None
-            parts = tombstone.parts
-        entry = self._open(source, ok.conn, max(ok.low, known or 0), parts, now)
-        if known is not None and known < ok.low:
-            self._report_gap(entry, known, ok.low, out)
-        return entry
+        if tombstone is not None and tombstone.delivered < low:
+            out.event(GapSkipped(source, epoch, tombstone.delivered + 1, low))
+        elif tombstone is not None:
+            low, parts = tombstone.delivered, tombstone.parts
+        return self._open(source, ok.conn, low, parts, now)
 
-    def _delivered_before(self, source: Member, epoch: int) -> int | None:
-        """How far this stream had come when its window was dropped; None: nobody remembers."""
+    def _remembered(self, source: Member, epoch: int) -> Tombstone | None:
+        """How far this stream had come when its window was dropped; None: nobody knows."""
         tombstone = self.tombstones.get(source)
-        is_same = tombstone is not None and tombstone.conn.epoch == epoch
-        return tombstone.delivered if tombstone is not None and is_same else None
-
-    def _report_gap(self, entry: UnicastReceiver, known: int, low: int, out: Effects) -> None:
-        out.event(GapSkipped(entry.peer, entry.conn.epoch, known + 1, low))
+        return None if tombstone is None or tombstone.conn.epoch != epoch else tombstone
 
     # Entries
 
@@ -667,7 +642,7 @@ class ReliableUnicast(Layer):
             if is_same or sync_request.conn.epoch < conn.epoch:
                 self._drop_sync_request(peer)
         self.tombstones.pop(peer, None)
-        self._ready.discard(peer)
+        self.ready.discard(peer)
         timers = self.deadlines.owner(self._owner("from", peer))
         entry = self.receivers[peer] = self.receiver(
             peer, conn, self.config, self._max_message_bytes, offset, parts, now, timers
@@ -679,7 +654,7 @@ class ReliableUnicast(Layer):
         tombs = self.tombstones
         entry = self.receivers.pop(peer)
         entry.remove()
-        self._ready.discard(peer)
+        self.ready.discard(peer)
         tombs[peer] = entry.tombstone(is_final=is_final)
         while len(tombs) > TOMBSTONES_MAX:
             del tombs[next(iter(tombs))]
@@ -742,11 +717,9 @@ class ReliableUnicast(Layer):
 
     def _in_turn(self) -> list[Member]:
         """Whoever has something ready; who was not reached last time comes first."""
-        peers = [peer for peer in self.receivers if peer in self._ready] if self._ready else []
-        if self.loopback.delivered < self.loopback.high:
-            peers.append(self.me)
-        start = self._turn = self._turn % len(peers) if peers else 0
-        return peers[start:] + peers[:start] if start else peers
+        peers = [peer for peer in (*self.receivers, self.me) if peer in self.ready]
+        start = self._turn = self._turn % len(peers)
+        return peers[start:] + peers[:start]
 
     def _take_from(
         self, entry: UnicastReceiver, limit: int, now: int, events: list[Event], out: Effects
@@ -754,41 +727,43 @@ class ReliableUnicast(Layer):
         """How many messages were taken."""
         assert self.group.view is not None
         first = entry.window.delivered + 1
-        payloads = self._take(entry, limit, now, out)
+        payloads = entry.take_ready(limit, now)
+        if entry.is_ack_due:
+            entry.flush_ack(self._allowance(now), out)
+        self._note_ready(entry)
         view_id, epoch = self.group.view.id, entry.conn.epoch
         deliver(entry.peer, Stream.FIFO, entry.assembler, first, payloads, view_id, events, epoch)
         lost = entry.assembler.take_given_up()
         events += [GapSkipped(entry.peer, epoch, seqno, seqno) for seqno in lost]
         return len(payloads)
 
-    def _take(self, entry: UnicastReceiver, limit: int, now: int, out: Effects) -> list[bytes]:
-        payloads = entry.take_ready(limit, now)
-        if entry.is_ack_due:
-            entry.flush_ack(self._allowance(now), out)
-        self._note_ready(entry)
-        return payloads
-
     def _note_ready(self, entry: UnicastReceiver) -> None:
         """Messages may have come into this window, or gone from it."""
         if entry.window.ready:
-            self._ready.add(entry.peer)
+            self.ready.add(entry.peer)
         else:
-            self._ready.discard(entry.peer)
+            self.ready.discard(entry.peer)
 
     def _send_to_self(self, payloads: Sequence[bytes]) -> int:
         accepted = self.loopback.append_run(payloads)
         self._is_loopback_blocked |= accepted < len(payloads)
+        self.ready.add(self.me)
         return accepted
 
-    def _take_own(self, limit: int, out: Effects) -> Run:
+    def _take_own(self, limit: int, events: list[Event], out: Effects) -> int:
+        """How many messages to oneself were taken."""
+        assert self.group.view is not None
         window = self.loopback
         run = Run(Stream.FIFO, window.delivered + 1, window.take_ready(limit))
+        events.append(Delivered(self.me, run, self.group.view.id, LOOPBACK_EPOCH))
         window.purge(window.delivered)
+        if not window.ready:
+            self.ready.discard(self.me)
         self._receipts.look(lambda _, seqno: seqno <= window.low, out)
         if self._is_loopback_blocked and not window.is_full:
             self._is_loopback_blocked = False
             out.event(Writable(self.me))
-        return run
+        return len(run.payloads)
 
     def _allowance(self, now: int) -> int:
         """An equal share of the receive buffer for each peer heard of late."""
@@ -806,7 +781,7 @@ class ReliableUnicast(Layer):
             sender.give_up(reason, out)
         self.senders.clear()
         self.receivers.clear()
-        self._ready.clear()
+        self.ready.clear()
         self.tombstones.clear()
         self.sync_requests.clear()
         self.early.clear()

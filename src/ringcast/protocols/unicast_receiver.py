@@ -26,8 +26,8 @@ from ringcast.protocols.connection import TRANSITIONS, Input, State
 from ringcast.protocols.repair import Repair
 from ringcast.protocols.stream import ReceiveStream, Timer
 from ringcast.window.assembler import PART_BYTES_MIN, Assembler
-from ringcast.window.bounded import BoundedWindow, open_window
-from ringcast.window.windows import DATAGRAM_OVERHEAD
+from ringcast.window.receive import BoundedWindow, open_window
+from ringcast.window.send import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import UnicastAck, UnicastNack
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from ringcast.events import Undeliverable
 from ringcast.model import Conn
 from ringcast.protocols.connection import TRANSITIONS, Input, State, Tail
 from ringcast.protocols.stream import SendStream, seconds
-from ringcast.window.windows import SendWindow
+from ringcast.window.send import SendWindow
 from ringcast.wire.frames import Close, SyncOk, UnicastData
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ringcast.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.window.windows import SendWindow
+    from ringcast.window.send import SendWindow
 
 
 def check_payloads(payloads: Sequence[bytes], max_bytes: int) -> None:
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 class Fragmenter:
     """Fills one send window, and knows which of its seqnos are continued by the next."""
 
-    __slots__ = ("_continued", "_fragment_bytes", "_whole", "is_middle", "rest", "window")
+    __slots__ = ("_continued", "_whole", "is_middle", "largest", "rest", "window")
 
     def __init__(self, window: SendWindow, fragment_bytes: int) -> None:
         self.window = window
@@ -48,14 +48,10 @@ class Fragmenter:
         """Fragments of the one large message that has begun and found no more room yet."""
         self.is_middle = False
         """The last message that left the window was a fragment, and the next continues it."""
-        self._fragment_bytes = fragment_bytes
+        self.largest = fragment_bytes
+        """Bytes of a message that is not cut."""
         self._continued: set[int] = set()  # seqnos in the window whose message goes on
         self._whole = b""  # the message that `rest` is the rest of
-
-    @property
-    def largest(self) -> int:
-        """Bytes of a message that is not cut."""
-        return self._fragment_bytes
 
     @property
     def rest_bytes(self) -> int:
@@ -64,14 +60,14 @@ class Fragmenter:
     def resize(self, fragment_bytes: int, datagram_bytes: int) -> None:
         """Datagrams hold more or less from now on. What has a seqno stays as it was cut."""
         self.window.datagram_bytes = datagram_bytes
-        self._fragment_bytes = fragment_bytes
+        self.largest = fragment_bytes
         self.rest = deque(part for piece in self.rest for part in _cut(piece, fragment_bytes))
 
     def admit(self, payloads: Sequence[bytes]) -> tuple[int, list[Piece]]:
         """How many messages were accepted, from the first on, and what got seqnos for them."""
         if self.rest:
             return 0, []
-        if max(map(len, payloads)) > self._fragment_bytes:
+        if max(map(len, payloads)) > self.largest:
             return self._admit_each(payloads)
         first = self.window.high + 1
         accepted = self.window.append_run(payloads)
@@ -79,13 +75,13 @@ class Fragmenter:
 
     def admit_one(self, payload: bytes) -> bool:
         """Whether this message got the next seqno, whole and at once. If not, `admit` knows why."""
-        is_whole = len(payload) <= self._fragment_bytes and not self.rest
+        is_whole = len(payload) <= self.largest and not self.rest
         return is_whole and self.window.append(payload)
 
     def start_over(self) -> None:
         """Send the message that has begun from its beginning: somebody new is to get it, too."""
         if self.rest:
-            self.rest = deque(_cut(self._whole, self._fragment_bytes))
+            self.rest = deque(_cut(self._whole, self.largest))
 
     def admit_rest(self) -> list[Piece]:
         """Fragments for which there is room now."""
@@ -134,7 +130,7 @@ class Fragmenter:
         """One message at a time; a large one is accepted as soon as its beginning is."""
         pieces: list[Piece] = []
         for accepted, payload in enumerate(payloads):
-            self.rest.extend(_cut(payload, self._fragment_bytes))
+            self.rest.extend(_cut(payload, self.largest))
             admitted = self.admit_rest()
             pieces += admitted
             if not admitted:

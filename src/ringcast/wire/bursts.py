@@ -60,8 +60,9 @@ def bursts_of(
 
 def unpack_burst(
     codec: Codec, burst: Sequence[Buffer], reject: Callable[[DecodeError], None]
-) -> Iterator[tuple[Member, list[Frame]]]:
+) -> list[tuple[Member, list[Frame]]]:
     """The senders and frames of what one system call brought, in order."""
+    found: list[tuple[Member, list[Frame]]] = []
     at, count = 0, len(burst)
     while at < count:
         first = at
@@ -73,7 +74,8 @@ def unpack_burst(
             continue
         if at < count:
             at += _join(burst, first, frames)
-        yield source, frames
+        found.append((source, frames))
+    return found
 
 
 def _join(burst: Sequence[Buffer], first: int, frames: list[Frame]) -> int:
@@ -99,11 +101,7 @@ def _join(burst: Sequence[Buffer], first: int, frames: list[Frame]) -> int:
     if others:
         joined = [burst[first], *others]
         cut = partial(_cut, joined, before + _SEQNO_BYTES + len(sizes), size, count)
-        total = count * len(joined)
-        if isinstance(run, Data):
-            frames[-1] = Data.uncut(run.stream, run.first, total, cut, more=run.more)
-        else:
-            frames[-1] = UnicastData.uncut(run.conn, run.first, total, cut, more=run.more)
+        frames[-1] = run.lengthened(count * len(joined), cut)
     return len(others)
 
 

@@ -10,7 +10,6 @@ Frames are declared as in frames.py.
 
 # Annotations are read when this is imported: there is no `from __future__ import annotations`.
 
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from hashlib import blake2b
@@ -112,12 +111,11 @@ class PartMarks(NamedTuple):
 
 @frame(
     64,
-    order="flags settings highest size cookie echo permit coordinator view_id members",
+    wire_order="flags settings highest size cookie echo permit coordinator view_id members",
     pad=HELLO_BYTES_MIN,
     to_anyone=True,
     long=True,
 )
-@dataclass(frozen=True, slots=True)
 class Hello:
     """I am here: to whoever may be in the group, and to the coordinator of another part of it."""
 
@@ -143,7 +141,6 @@ class Hello:
 
 
 @frame(78)
-@dataclass(frozen=True, slots=True)
 class Cookie:
     """To who says Hello and is not in my view: say so again, with this."""
 
@@ -152,8 +149,7 @@ class Cookie:
     """The cookie of that Hello."""
 
 
-@frame(65, order="flags size permit id settings base members leaving", long=True)
-@dataclass(frozen=True, slots=True)
+@frame(65, wire_order="flags size permit id settings base members leaving", long=True)
 class Propose:
     """Let these members be the next view, in this order, without those who are leaving."""
 
@@ -183,10 +179,9 @@ class Propose:
 
 @frame(
     66,
-    order="flags id view_id unlisted members own held flushed holding provider refused",
+    wire_order="flags id view_id unlisted members own held flushed holding provider refused",
     long=True,
 )
-@dataclass(frozen=True, slots=True)
 class State:
     """I promise this proposal: the view that I am in, and what I have."""
 
@@ -214,7 +209,6 @@ class State:
 
 
 @frame(67)
-@dataclass(frozen=True, slots=True)
 class Refuse:
     """I have promised a higher one; or a coordinator of mine lives, and it is on that one. Both: I
     am in a view without you, and that one coordinates it. Neither: I do not know the view that your
@@ -226,7 +220,6 @@ class Refuse:
 
 
 @frame(68)
-@dataclass(frozen=True, slots=True)
 class Finish:
     """Install that one first, which another member has installed, and say State again."""
 
@@ -246,8 +239,7 @@ _PLACE_OR_NOBODY: Final = Item(
 )
 
 
-@frame(69, order="flags id secret parts starts provider takers", long=True)
-@dataclass(frozen=True, slots=True)
+@frame(69, wire_order="flags id secret parts starts provider takers", long=True)
 class Cut:
     """Get what you lack up to the cut of your part."""
 
@@ -268,8 +260,7 @@ class Cut:
         return Reject.VIEW if self.provider is None and self.takers else None
 
 
-@frame(70, order="stream flags id sender asker missing")
-@dataclass(frozen=True, slots=True)
+@frame(70, wire_order="stream flags id sender asker missing")
 class Want:
     """Give me these of that sender; the cut says that you hold them. If you do not, ask who does,
     and pass them on."""
@@ -282,8 +273,7 @@ class Want:
     """Who wants them, if it is not who says so."""
 
 
-@frame(71, order="flags id sender asker data", alone=True)
-@dataclass(frozen=True, slots=True)
+@frame(71, wire_order="flags id sender asker data", alone=True)
 class Forwarded:
     """Messages of that sender, as wanted."""
 
@@ -294,7 +284,6 @@ class Forwarded:
 
 
 @frame(72)
-@dataclass(frozen=True, slots=True)
 class Flushed:
     """I hold everything up to the cut."""
 
@@ -302,7 +291,6 @@ class Flushed:
 
 
 @frame(73)
-@dataclass(frozen=True, slots=True)
 class Install:
     """All have flushed: the view begins."""
 
@@ -310,7 +298,6 @@ class Install:
 
 
 @frame(74)
-@dataclass(frozen=True, slots=True)
 class Installed:
     """It has begun here."""
 
@@ -318,7 +305,6 @@ class Installed:
 
 
 @frame(75)
-@dataclass(frozen=True, slots=True)
 class Complain:
     """To the coordinator: see to this member."""
 
@@ -334,7 +320,6 @@ LONG: Final = frozenset(layout.kind for layout in FRAMES.values() if layout.is_l
 
 
 @frame(77, alone=True)
-@dataclass(frozen=True, slots=True)
 class Piece:
     """Of a frame that fits no datagram, as it is on the wire."""
 
@@ -358,7 +343,6 @@ _SEQNO_OR_END: Final = Item(
 
 
 @frame(76, to_anyone=True)
-@dataclass(frozen=True, slots=True)
 class InView:
     """What follows in this datagram was said in the view with this tag: see `tag_of`. Where
     receivers retain and acknowledge: everybody has delivered the sender's plain messages up to

@@ -71,7 +71,7 @@ _NUMBER_BYTES: Final = 8
 
 _TAGS_MAX: Final = 64
 _IN_VIEW: Final = FRAMES[InView].kind
-_PLACED: Final = {_IN_VIEW, *(layout.kind for layout in FRAMES.values() if layout.is_alone)}
+_ALONE: Final = {layout.kind for layout in FRAMES.values() if layout.is_alone}
 
 _MESSAGE_BODY_MIN: Final = MESSAGE_HEAD.size - FRAME.size
 
@@ -96,13 +96,7 @@ class Codec:
     """One member's datagrams in one group. Remembers how large they may be, and else nothing but
     what decoding again would give."""
 
-    def __init__(
-        self,
-        group: str,
-        me: Member,
-        datagram_bytes: int,
-        overhead: int = 0,
-    ) -> None:
+    def __init__(self, group: str, me: Member, datagram_bytes: int, overhead: int = 0) -> None:
         """`overhead`: so many bytes are added to each datagram before it leaves."""
         check_whole("datagram_bytes", datagram_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
         identity = encode_identity(group, me)
@@ -166,7 +160,7 @@ class Codec:
         packing = Packing(header, self._room, self._room_max, largest, self._in_view)
         runs: list[Data | UnicastData] = []  # each continues the one before
         for frame in frames:
-            if runs and not _continues(frame, runs[-1]):
+            if runs and not runs[-1].is_continued_by(frame):
                 packing.add_runs(runs)
                 runs = []
             match frame:
@@ -271,16 +265,6 @@ class Codec:
         return sender, decoders
 
 
-def _continues(frame: Frame, run: Data | UnicastData) -> bool:
-    if isinstance(frame, Data) and isinstance(run, Data):
-        same = frame.stream == run.stream
-    elif isinstance(frame, UnicastData) and isinstance(run, UnicastData):
-        same = frame.conn == run.conn
-    else:
-        return False
-    return same and frame.first == run.last + 1 and frame.more == run.more
-
-
 def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Frame]:
     frames: list[Frame] = []
     messages = ranges = 0
@@ -298,7 +282,11 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
         decode = decoders.get(kind)
         if decode is None:
             raise DecodeError(Reject.ADDRESSEE if kind in _DECODERS else Reject.FRAME_KIND)
-        if kind in _PLACED and not _is_placed(kind, frames, is_last=offset == size):
+        # A tag is the first, and nothing but a tag is beside what has a datagram to itself.
+        is_second = len(frames) == 1 and isinstance(frames[0], InView)
+        if kind in _ALONE and (offset < size or (frames and not is_second)):
+            raise DecodeError(Reject.COUNT)
+        if frames and kind == _IN_VIEW:
             raise DecodeError(Reject.COUNT)
         frame = decode(view, start, offset)
         if isinstance(frame, Messages):
@@ -332,13 +320,6 @@ def run_in(datagram: Buffer) -> tuple[int, int, int] | None:
         return None
     (size,) = SIZE.unpack_from(view, start + head)
     return before, size, count
-
-
-def _is_placed(kind: int, before: list[Frame], *, is_last: bool) -> bool:
-    """Whether a tag is the first, and nothing but a tag beside what has a datagram to itself."""
-    if kind == _IN_VIEW:
-        return not before
-    return is_last and (not before or (len(before) == 1 and isinstance(before[0], InView)))
 
 
 def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData:

@@ -9,7 +9,6 @@ they are no frames, but travel as messages to one member, each in its turn and o
 
 # Annotations are read when this is imported: there is no `from __future__ import annotations`.
 
-from dataclasses import dataclass
 from typing import Annotated, NamedTuple, TypeAlias
 
 from ringcast.errors import Reject
@@ -40,8 +39,7 @@ from ringcast.wire.runs import UnicastData as UnicastData
 from ringcast.wire.schema import AtMost, Column, Flag, Table
 
 
-@frame(2, to_anyone=True, in_view=True)
-@dataclass(slots=True)
+@frame(2, frozen=False, to_anyone=True, in_view=True)
 class Ack:
     """To a sender: how far its stream has come here. Both watermarks only ever grow.
 
@@ -54,8 +52,7 @@ class Ack:
     allowance: Allowance
 
 
-@frame(3, to_anyone=True, in_view=True)
-@dataclass(slots=True)
+@frame(3, frozen=False, to_anyone=True, in_view=True)
 class Nack:
     """To a sender: these seqnos of its stream are missing here. Ascending, disjoint, half-open."""
 
@@ -63,8 +60,7 @@ class Nack:
     missing: RangeList
 
 
-@frame(4, to_anyone=True, in_view=True)
-@dataclass(slots=True)
+@frame(4, frozen=False, to_anyone=True, in_view=True)
 class Watermark:
     """To the group: the last seqno sent on this stream, so that a lost last message is missed."""
 
@@ -72,8 +68,7 @@ class Watermark:
     seqno: Seqno
 
 
-@frame(7)
-@dataclass(slots=True)
+@frame(7, frozen=False)
 class UnicastAck:
     """To a sender: this member's application has delivered everything up to `delivered` of this
     stream. Counts only on the connection that the sender is on now."""
@@ -83,8 +78,7 @@ class UnicastAck:
     allowance: Allowance
 
 
-@frame(8)
-@dataclass(slots=True)
+@frame(8, frozen=False)
 class UnicastNack:
     """To a sender: these seqnos are missing here. Ascending, disjoint, half-open."""
 
@@ -93,7 +87,6 @@ class UnicastNack:
 
 
 @frame(9)
-@dataclass(frozen=True, slots=True)
 class Close:
     """To a receiver: nothing more comes on this connection."""
 
@@ -101,7 +94,6 @@ class Close:
 
 
 @frame(10)
-@dataclass(frozen=True, slots=True)
 class Sync:
     """To a sender: I have no window for what you send on this connection. Where do we stand?
 
@@ -112,8 +104,7 @@ class Sync:
     nonce: Counter
 
 
-@frame(11, order="conn nonce low high flags")
-@dataclass(frozen=True, slots=True)
+@frame(11, wire_order="conn nonce low high flags")
 class SyncOk:
     """To a receiver, in answer to its nonce: go on with this connection after `low`; messages up
     to `high` have been sent. `is_middle`: what comes after `low` continues a fragment."""
@@ -126,7 +117,6 @@ class SyncOk:
 
 
 @frame(12)
-@dataclass(frozen=True, slots=True)
 class SyncAck:
     """To a sender: its SyncOk has arrived. So says anything else on the new connection."""
 
@@ -135,13 +125,11 @@ class SyncAck:
 
 
 @frame(19, to_anyone=True)
-@dataclass(frozen=True, slots=True)
 class Leave:
     """To a coordinator: go on without me."""
 
 
 @frame(40, to_anyone=True, in_view=True)
-@dataclass(frozen=True, slots=True)
 class Commit:
     """To the group: all members of the view that this is said in hold my uniform messages up to
     `seqno`. They may be delivered."""
@@ -150,7 +138,6 @@ class Commit:
 
 
 @frame(44, alone=True, in_view=True)
-@dataclass(frozen=True, slots=True)
 class StabilityReport:
     """To the coordinator of this view: how far this member's application has come with the plain
     messages of each member of it, in the order of the view. It has heard what was stable in round
@@ -162,8 +149,7 @@ class StabilityReport:
     delivered: Annotated[tuple[int, ...], Column(SEQNO, VIEW_MEMBERS_MAX)]
 
 
-@frame(45, order="number view_id", in_view=True)
-@dataclass(frozen=True, slots=True)
+@frame(45, wire_order="number view_id", in_view=True)
 class StabilityQuery:
     """To a member: report in this view now, or once you have heard what was stable in round
     `number`. To its coordinator: have everybody do so."""
@@ -182,7 +168,6 @@ class Mark(NamedTuple):
 
 
 @frame(46, to_anyone=True, alone=True, in_view=True)
-@dataclass(frozen=True, slots=True)
 class Stable:
     """To the members of this view, from its coordinator: everybody has reported, for the `number`th
     time. One mark for each member, in the order of the view; the least allowance of all."""
@@ -198,7 +183,6 @@ class Stable:
 
 
 @frame(47, in_view=True)
-@dataclass(frozen=True, slots=True)
 class PeerRepairRequest:
     """To any member: these seqnos of the sender's plain messages are missing here, and the sender
     does not answer. Ascending, disjoint, half-open."""
@@ -208,7 +192,6 @@ class PeerRepairRequest:
 
 
 @frame(48, alone=True, in_view=True)
-@dataclass(frozen=True, slots=True)
 class PeerRepair:
     """To whoever asked: plain messages of this sender, as they came here."""
 
@@ -220,7 +203,6 @@ class PeerRepair:
 
 
 @frame(21, to_anyone=True, in_view=True)
-@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """To a member that watches me: I am alive, and in the view with this counter."""
 
@@ -228,7 +210,6 @@ class Heartbeat:
 
 
 @frame(22, to_anyone=True)
-@dataclass(frozen=True, slots=True)
 class Ping:
     """To a member under suspicion: are you alive?"""
 
@@ -236,7 +217,6 @@ class Ping:
 
 
 @frame(23, to_anyone=True)
-@dataclass(frozen=True, slots=True)
 class Pong:
     """To whoever asked with this nonce: I am."""
 
@@ -254,7 +234,6 @@ Frame: TypeAlias = _Multicast | _Unicast | _Stability | _Life | ChangeFrame
 
 
 @frame(31, MESSAGES)
-@dataclass(frozen=True, slots=True)
 class StateRefused:
     """To a joiner, in answer to that attempt: not from me."""
 
@@ -262,7 +241,6 @@ class StateRefused:
 
 
 @frame(32, MESSAGES)
-@dataclass(frozen=True, slots=True)
 class StateBegin:
     """To a joiner, in answer to that attempt: a state with all that is up to `cut` follows."""
 
@@ -272,7 +250,6 @@ class StateBegin:
 
 
 @frame(33, MESSAGES)
-@dataclass(frozen=True, slots=True)
 class StateData:
     """To a joiner: one chunk of the state. They count from 0."""
 
@@ -282,7 +259,6 @@ class StateData:
 
 
 @frame(34, MESSAGES)
-@dataclass(frozen=True, slots=True)
 class StateEnd:
     """To a joiner: that was all, in so many chunks."""
 
@@ -291,7 +267,6 @@ class StateEnd:
 
 
 @frame(35, MESSAGES)
-@dataclass(frozen=True, slots=True)
 class StateAck:
     """To a provider: the application has delivered so much of the state. That makes room for
     more."""
@@ -301,7 +276,6 @@ class StateAck:
 
 
 @frame(36, MESSAGES)
-@dataclass(frozen=True, slots=True)
 class StateCancel:
     """To a provider: forget that attempt, I get the state from somebody else."""
 
@@ -309,7 +283,6 @@ class StateCancel:
 
 
 @frame(37, MESSAGES)
-@dataclass(frozen=True, slots=True)
 class JoinerBlocked:
     """To a member: my state is still on its way, and there is no more room for what comes
     meanwhile: I hold senders up. Or, if not `is_full`, no longer."""

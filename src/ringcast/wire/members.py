@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ringcast.config import NAME_BYTES_MAX, check_name, check_whole
 from ringcast.errors import ConfigError, DecodeError, Reject
-from ringcast.model import INCARNATION_MAX, Address, Member, Stream
+from ringcast.model import INCARNATION_MAX, Address, Member
 from ringcast.wire.limits import COUNTER_MAX
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ COUNTER: Final = Struct("<Q")
 _PORT_INCARNATION: Final = Struct("<HQ")
 MEMBER_BYTES_MAX: Final = 2 * (1 + NAME_BYTES_MAX) + _PORT_INCARNATION.size
 MEMBER_BYTES_MIN: Final = 1 + 1 + _PORT_INCARNATION.size + 1
-_STREAMS: Final = {int(stream): stream for stream in Stream}
 MALFORMED: Final = (IndexError, StructError, UnicodeDecodeError, ConfigError)
 """What cutting texts and members out of a stranger's bytes may raise."""
 
@@ -94,10 +93,3 @@ def check_member(member: Member) -> None:
     check_name("host", member.address.host)
     check_whole("incarnation", member.incarnation, 1, INCARNATION_MAX)
     check_name("name", member.name, empty_allowed=True)
-
-
-def decode_stream(number: int) -> Stream:
-    stream = _STREAMS.get(number)
-    if stream is None:
-        raise DecodeError(Reject.STREAM)
-    return stream

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _ASK, _ANSWER = range(60, 62)
 _ASK_HEAD: Final = Struct("<BQ")  # kind, number
 _ANSWER_HEAD: Final = Struct("<BQB")  # kind, number, flags
-_ASK_BYTES: Final = _ASK_HEAD.size
-_ANSWER_BYTES: Final = _ANSWER_HEAD.size
+_HEADS: Final = {_ASK: _ASK_HEAD, _ANSWER: _ANSWER_HEAD}
 
 
 def encode_ask(number: int, payload: bytes) -> bytes:
@@ -38,21 +37,16 @@ def encode_answer(number: int, payload: bytes, *, is_refused: bool) -> bytes:
 def decode_request(sender: Member, payload: bytes) -> RequestReceived | ReplyReceived | None:
     """What the application is to be told; None: it is for a layer (messages.py). DecodeError if any
     byte of it is not as it must be."""
-    kind = payload[0] if payload else 0
+    head = _HEADS.get(payload[0] if payload else 0)
+    if head is None:
+        return None
+    if len(payload) < head.size:
+        raise DecodeError(Reject.FRAME_LENGTH)
+    kind, number, *flags = head.unpack_from(payload)
+    if not 1 <= number <= COUNTER_MAX:
+        raise DecodeError(Reject.SEQNO)
     if kind == _ASK:
-        if len(payload) < _ASK_BYTES:
-            raise DecodeError(Reject.FRAME_LENGTH)
-        _, number = _ASK_HEAD.unpack_from(payload)
-        if not 1 <= number <= COUNTER_MAX:
-            raise DecodeError(Reject.SEQNO)
-        return RequestReceived(sender, number, payload[_ASK_BYTES:])
-    if kind == _ANSWER:
-        if len(payload) < _ANSWER_BYTES:
-            raise DecodeError(Reject.FRAME_LENGTH)
-        _, number, flags = _ANSWER_HEAD.unpack_from(payload)
-        if not 1 <= number <= COUNTER_MAX:
-            raise DecodeError(Reject.SEQNO)
-        if flags > 1:
-            raise DecodeError(Reject.FLAGS)
-        return ReplyReceived(sender, number, payload[_ANSWER_BYTES:], flags == 1)
-    return None
+        return RequestReceived(sender, number, payload[head.size :])
+    if flags[0] > 1:
+        raise DecodeError(Reject.FLAGS)
+    return ReplyReceived(sender, number, payload[head.size :], flags[0] == 1)

@@ -13,18 +13,17 @@ from functools import lru_cache, partial
 from io import BytesIO
 from itertools import repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from ringcast.errors import DecodeError, Reject
-from ringcast.model import FIRST_CONN_ID, SEQNO_MAX
+from ringcast.model import FIRST_CONN_ID, SEQNO_MAX, Conn, Stream
 from ringcast.wire.limits import MESSAGES_MAX
-from ringcast.wire.members import decode_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-    from ringcast.model import Conn, Stream
+W = TypeVar("W", Stream, Conn)
 
 STREAM: Final = Struct("<B")
 RUN: Final = Struct("<BQH")  # flags, first, count
@@ -35,27 +34,45 @@ EQUAL, MORE = 1, 2  # flags of a run
 RANGE_COUNT_MAX: Final = 2**32 - 1
 """Seqnos in one range: what its field holds, and far more than any window."""
 
+_STREAMS: Final = {int(stream): stream for stream in Stream}
+
 _STRUCT_COUNT_MAX: Final = 1024
 _STRUCTS_MAX: Final = 64
 """Structs that cut equal payloads take 32 bytes per payload: 2 MB if all are of the longest."""
 
 
-class Messages:
+class Messages(Generic[W]):
     """Payloads with consecutive seqnos, first..last: what the frames that carry messages share.
+    `whose` they are is told by a stream or a connection, which is also an attribute of its own.
 
     `more` says that every payload here is a fragment that the next seqno continues. A received
     run is cut into payloads only when somebody asks for them: a duplicate or a forged run costs
     nothing but its header.
     """
 
-    __slots__ = ("_cut", "_payloads", "count", "first", "more")
+    __slots__ = ("_cut", "_payloads", "count", "first", "more", "whose")
 
-    # Set by each frame itself: to call a common constructor makes building one dearer by half.
-    first: int
-    count: int
-    more: bool
-    _payloads: list[bytes] | None
-    _cut: Callable[[], list[bytes]] | None
+    def __init__(self, whose: W, first: int, payloads: list[bytes], *, more: bool = False) -> None:
+        self.whose: W = whose
+        self.first = first
+        self.count = len(payloads)
+        self.more = more
+        self._payloads: list[bytes] | None = payloads
+        self._cut: Callable[[], list[bytes]] | None = None
+
+    @classmethod
+    def uncut(
+        cls, whose: W, first: int, count: int, cut: Callable[[], list[bytes]], *, more: bool
+    ) -> Self:
+        """A received run whose payloads are still one piece of the datagram."""
+        run = cls.__new__(cls)
+        run.whose = whose
+        run.first = first
+        run.count = count
+        run.more = more
+        run._payloads = None
+        run._cut = cut
+        return run
 
     @property
     def payloads(self) -> list[bytes]:
@@ -69,99 +86,66 @@ class Messages:
     def last(self) -> int:
         return self.first + self.count - 1
 
+    def lengthened(self, count: int, cut: Callable[[], list[bytes]]) -> Self:
+        """A received run that others continue, so many messages in all."""
+        return self.uncut(self.whose, self.first, count, cut, more=self.more)
 
-class Data(Messages):
-    """To the group: messages of the datagram's sender on one stream."""
+    def kept(self) -> Self:
+        """The same, cut now: the datagram's buffer may be used again."""
+        return type(self)(self.whose, self.first, self.payloads, more=self.more)
 
-    __slots__ = ("stream",)
-
-    def __init__(
-        self, stream: Stream, first: int, payloads: list[bytes], *, more: bool = False
-    ) -> None:
-        self.stream = stream
-        self.first = first
-        self.count = len(payloads)
-        self.more = more
-        self._payloads = payloads
-        self._cut = None
-
-    @classmethod
-    def uncut(
-        cls, stream: Stream, first: int, count: int, cut: Callable[[], list[bytes]], *, more: bool
-    ) -> Self:
-        """A received run whose payloads are still one piece of the datagram."""
-        data = cls.__new__(cls)
-        data.stream = stream
-        data.first = first
-        data.count = count
-        data.more = more
-        data._payloads = None
-        data._cut = cut
-        return data
+    def is_continued_by(self, other: object) -> bool:
+        if type(self) is not type(other) or self.whose != other.whose:
+            return False
+        return self.last + 1 == other.first and self.more == other.more
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Data) and (
-            (self.stream, self.first, self.more, self.payloads)
-            == (other.stream, other.first, other.more, other.payloads)
+        return type(self) is type(other) and (
+            (self.whose, self.first, self.more, self.payloads)
+            == (other.whose, other.first, other.more, other.payloads)
         )
 
     def __repr__(self) -> str:
+        whose = self.whose.name if isinstance(self.whose, Stream) else self.whose
         more = ", more" if self.more else ""
-        return f"Data({self.stream.name}, {self.first}..{self.last}{more})"
+        return f"{type(self).__name__}({whose}, {self.first}..{self.last}{more})"
 
 
-class UnicastData(Messages):
+class Data(Messages[Stream]):
+    """To the group: messages of the datagram's sender on one stream."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        stream: Stream
+    else:
+        stream = Messages.whose
+
+
+class UnicastData(Messages[Conn]):
     """To one member: messages of the datagram's sender on one connection.
 
     The very first message of a stream, on the connection it started with, opens the receiver's
     window; nothing else does but the answer to a Sync.
     """
 
-    __slots__ = ("conn",)
-
-    def __init__(
-        self, conn: Conn, first: int, payloads: list[bytes], *, more: bool = False
-    ) -> None:
-        self.conn = conn
-        self.first = first
-        self.count = len(payloads)
-        self.more = more
-        self._payloads = payloads
-        self._cut = None
-
-    @classmethod
-    def uncut(
-        cls, conn: Conn, first: int, count: int, cut: Callable[[], list[bytes]], *, more: bool
-    ) -> Self:
-        """A received run whose payloads are still one piece of the datagram."""
-        data = cls.__new__(cls)
-        data.conn = conn
-        data.first = first
-        data.count = count
-        data.more = more
-        data._payloads = None
-        data._cut = cut
-        return data
+    __slots__ = ()
+    if TYPE_CHECKING:
+        conn: Conn
+    else:
+        conn = Messages.whose
 
     @property
     def opens(self) -> bool:
         """Whether it begins its stream."""
         return self.first == 1 and self.conn.id == FIRST_CONN_ID
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnicastData) and (
-            (self.conn, self.first, self.more, self.payloads)
-            == (other.conn, other.first, other.more, other.payloads)
-        )
-
-    def __repr__(self) -> str:
-        more = ", more" if self.more else ""
-        return f"UnicastData({self.conn}, {self.first}..{self.last}{more})"
-
 
 def decode_data(view: memoryview, start: int, stop: int) -> Data:
     first, count, cut, more = decode_run(view, start + STREAM.size, stop)
-    return Data.uncut(decode_stream(view[start]), first, count, cut, more=more)
+    stream = _STREAMS.get(view[start])
+    if stream is None:
+        raise DecodeError(Reject.STREAM)
+    return Data.uncut(stream, first, count, cut, more=more)
 
 
 def decode_run(

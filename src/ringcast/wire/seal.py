@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.errors import DecodeError
@@ -45,8 +46,11 @@ class Passage:
         return burst if self._seal is None else [*map(self._seal.seal, burst)]
 
     def open(self, datagrams: Iterable[Buffer], now: int) -> Iterable[Buffer]:
-        """Datagrams as they came. What does not open is counted and left out."""
-        return datagrams if self._seal is None else self._open(self._seal, datagrams, now)
+        """Datagrams as they came, one after the other. What does not open is counted and left
+        out."""
+        if self._seal is None:
+            return datagrams
+        return chain.from_iterable(self.open_bursts(((each,) for each in datagrams), now))
 
     def open_bursts(
         self, bursts: Iterator[Sequence[Buffer]], now: int
@@ -58,15 +62,14 @@ class Passage:
         self, seal: DatagramSeal, bursts: Iterator[Sequence[Buffer]], now: int
     ) -> Iterator[Sequence[Buffer]]:
         for burst in bursts:
-            if opened := [*self._open(seal, burst, now)]:
+            opened: list[Buffer] = []
+            for datagram in burst:
+                found = seal.unseal(datagram, now)
+                if not isinstance(found, DecodeError):
+                    opened.append(found)
+                    continue
+                self._reject(found)
+                if self.on_refused is not None:
+                    self.on_refused(found)
+            if opened:
                 yield opened
-
-    def _open(self, seal: DatagramSeal, datagrams: Iterable[Buffer], now: int) -> Iterator[Buffer]:
-        for datagram in datagrams:
-            opened = seal.unseal(datagram, now)
-            if not isinstance(opened, DecodeError):
-                yield opened
-                continue
-            self._reject(opened)
-            if self.on_refused is not None:
-                self.on_refused(opened)

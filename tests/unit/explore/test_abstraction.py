@@ -251,7 +251,7 @@ STATE = {
     " is_gated stream",
     "ViewStreams": "aside early _is_closed _next_tag _parted _reading_in _tag config fetch"
     " has_handed_over is_paused reading receivers rounds senders standing",
-    "_Ring": "_mask _slots",
+    "Ring": "mask slots",
 }
 """By class: what tells its machines apart."""
 

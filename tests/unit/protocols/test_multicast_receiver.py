@@ -12,7 +12,7 @@ from ringcast.core.shared import Deadlines
 from ringcast.model import Address, Member, Origin, Stream
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.repair import GAP_TICK_START_NS, NACK_MESSAGES_MAX
-from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
+from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import Ack, Data, Nack
 from ringcast.wire.limits import NACK_RANGES_MAX
 

@@ -16,7 +16,7 @@ from ringcast.protocols.repair import (
     NACK_MESSAGES_MAX,
     Repair,
 )
-from ringcast.window.windows import ReceiveWindow
+from ringcast.window.receive import ReceiveWindow
 
 TAU = 500_000_000
 TICK = GAP_TICK_START_NS

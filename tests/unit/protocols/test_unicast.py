@@ -129,7 +129,7 @@ def test_one_must_be_in_a_view_to_send() -> None:
     with pytest.raises(UsageError, match="cannot send to B: not in a view yet"):
         m.send(B, b"1")
     assert m.take() == []
-    assert not m.layer.has_ready
+    assert not m.layer.ready
 
 
 def test_sending_nothing_opens_nothing() -> None:
@@ -239,7 +239,7 @@ def test_to_oneself() -> None:
     m = Machine(B, capacity=2)
     assert m.send(A, b"1", b"2", b"3") == 2
     assert m.layer.is_blocked(A)
-    assert m.layer.has_ready
+    assert m.layer.ready
     assert m.layer.explain(0) == ["2 messages of this member to itself wait for its application"]
     (event,) = m.take(limit=1)
     assert event == Delivered(A, Run(Stream.FIFO, 1, [b"1"]), ViewId(A, 1), LOOPBACK_EPOCH)

@@ -38,16 +38,18 @@ class Giving:
         self.cut(B, 7)
 
     def cut(self, taker: Member, counter: int) -> list[Event]:
-        self.provider.cut_at(taker, CUT, counter, 0, self.out)
-        return self.provider.take_events()
+        return self.provider.cut_at(taker, CUT, counter, 0, self.out)
 
     def provide(self, number: int, *chunks: bytes, is_last: bool = False) -> int:
         accepted = self.provider.provide(number, chunks, self.out, is_last=is_last)
         self.provider.check_invariants()
         return accepted
 
-    def ack(self, taken: int, source: Member = B, number: int = 1) -> list[object]:
+    def ack(self, taken: int, source: Member = B, number: int = 1) -> list[Event]:
         self.provider.on_state_ack(source, StateAck(number, taken), self.out)
+        return self.told()
+
+    def told(self) -> list[Event]:
         events = list(self.out.events)
         self.out.events.clear()
         return events
@@ -94,18 +96,18 @@ def test_who_gets_it_elsewhere_or_is_gone_or_stays_alone_needs_no_more() -> None
     g = Giving()
     g.cut(C, 8)
     for stop in (StateCancel(8), StateCancel(7)):
-        g.provider.on_stop(B, stop)
-    assert g.provider.take_events() == [StateAbandoned(1, "B gets it from somebody else")]
-    g.provider.on_stop(B, StateCancel(7))
+        g.provider.on_stop(B, stop, g.out)
+    assert g.told() == [StateAbandoned(1, "B gets it from somebody else")]
+    g.provider.on_stop(B, StateCancel(7), g.out)
     assert g.provider.ignored == 2
-    g.provider.set_members(View(ViewId(A, 9), (A, C)))
-    assert g.provider.take_events() == NOTHING
-    g.provider.set_members(View(ViewId(A, 10), (A, B)))
-    assert g.provider.take_events() == [StateAbandoned(2, "C is gone")]
+    g.provider.set_members(View(ViewId(A, 9), (A, C)), g.out)
+    assert g.told() == NOTHING
+    g.provider.set_members(View(ViewId(A, 10), (A, B)), g.out)
+    assert g.told() == [StateAbandoned(2, "C is gone")]
     g.cut(B, 11)
     g.provide(3, is_last=True)
-    g.provider.close("left")
-    assert g.provider.take_events() == NOTHING  # all of it was given
+    g.provider.close("left", g.out)
+    assert g.told() == NOTHING  # all of it was given
 
 
 def test_who_cannot_give_it_says_so_once() -> None:

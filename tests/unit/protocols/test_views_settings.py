@@ -109,8 +109,8 @@ def test_who_asked_for_something_else_does_not_join(is_asking: bool) -> None:
     side.hear(A, wire.Propose(ViewId(A, 5), (A, B), group.settings))
     assert side.said(wire.State) == []
     side.pass_time(20)  # at once: not after all that discovery may take
-    assert reasons(side) == [side.layer.refusal]
-    assert side.layer.refusal == (
+    assert reasons(side) == [side.layer.agreement.refusal]
+    assert side.layer.agreement.refusal == (
         f"A at h:1 has suspect_after_s = 1, and this member asked for 3: {LEAVE_IT_OUT}"
     )
 
@@ -174,7 +174,7 @@ def test_of_two_that_asked_for_different_things_one_starts_and_the_other_is_refu
     assert second.layer.phase is Phase.LOOKING  # the other one is to begin
     second.hear(A, hello(A, first.settings, is_member=True))
     second.pass_time(20)
-    assert reasons(second) == [second.layer.refusal]
+    assert reasons(second) == [second.layer.agreement.refusal]
 
 
 def test_who_asked_for_something_else_starts_when_the_rival_is_gone() -> None:

@@ -7,7 +7,8 @@ import tracemalloc
 import pytest
 
 from ringcast.explore.abstraction import canonical, clone
-from ringcast.window.windows import DATAGRAM_OVERHEAD, ReceiveWindow, SendWindow
+from ringcast.window.receive import ReceiveWindow
+from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
 
 FORGED = 2**63 - 1
 PLENTY = 1 << 20

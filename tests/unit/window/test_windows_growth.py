@@ -7,7 +7,8 @@ import tracemalloc
 import pytest
 
 from ringcast.explore.abstraction import canonical, clone
-from ringcast.window.windows import ReceiveWindow, SendWindow
+from ringcast.window.receive import ReceiveWindow
+from ringcast.window.send import SendWindow
 
 FORGED = 2**63 - 1
 PLENTY = 1 << 30
@@ -526,6 +527,6 @@ def test_slots_that_were_not_given_back_are_found_out() -> None:
 def test_a_ring_that_finds_only_some_of_its_slots_is_found_out() -> None:
     window = receiver(4, 64)
     window.check_invariants()
-    window._ring._mask = 1
+    window._ring.mask = 1
     with pytest.raises(AssertionError):
         window.check_invariants()

@@ -19,11 +19,7 @@ from ringcast.protocols.views.follower import Phase
 from ringcast.protocols.views.frames import receive
 from ringcast.protocols.views.proposals import NO_ANSWER, Proposals
 from ringcast.protocols.views.proposer import Step
-from ringcast.protocols.views.timing import (
-    PATIENCE_NS,
-    Timer,
-    Waiting,
-)
+from ringcast.protocols.views.timing import PATIENCE_NS, Timer, Waiting
 from ringcast.protocols.views.translation import Translator
 from ringcast.wire import changes as wire
 from ringcast.wire.changes import tag_of
@@ -274,12 +270,7 @@ class ViewChange:
     # As follower
 
     def _on_propose(
-        self,
-        source: Member,
-        frame: wire.Propose,
-        wishes: machine.Wishes,
-        now: int,
-        out: Effects,
+        self, source: Member, frame: wire.Propose, wishes: machine.Wishes, now: int, out: Effects
     ) -> None:
         promised = self.follower.promised
         is_same = self.is_frozen and source == promised.creator

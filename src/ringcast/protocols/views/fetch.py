@@ -158,10 +158,7 @@ class Fetch:
             return False
         if frame.asker is not None and frame.asker != self.me:
             if frame.id.creator == self.me:
-                # Cut into payloads now: it leaves when the datagram's buffer has been used again.
-                data = frame.data
-                data = Data(data.stream, data.first, data.payloads, more=data.more)
-                out.datagram(frame.asker, replace(frame, data=data, asker=None))
+                out.datagram(frame.asker, replace(frame, data=frame.data.kept(), asker=None))
         elif frame.id == self.proposal and self._part is not None:
             self.add(Origin(frame.sender, frame.data.stream), frame.data, now)
         return True

@@ -162,7 +162,7 @@ class GroupViews(Layer):
         fresh = self.discovery.add(addresses)
         if self.phase is Phase.LOOKING:
             for address in fresh:
-                out.datagram(address, self.hello(address, now, is_asking=True))
+                out.datagram(address, self.greetings.hello(address, now, is_asking=True))
 
     def leave(self, now: int, out: Effects, by: int | None = None) -> None:
         """Go, and in any case `by` then."""
@@ -217,7 +217,7 @@ class GroupViews(Layer):
             case MemberAhead(member, counter) if counter > self.change.view.counter:
                 self.requests.ahead((member,), counter, now, out)
             case NonMember(member) if self.change.is_known(member):
-                out.datagram(member, self.hello(member.address, now))
+                out.datagram(member, self.greetings.hello(member.address, now))
             case TooSlow(member):
                 self.requests.too_slow(member, now, out)
             case Unreachable(member, silence) if silence >= self.config.suspect_after_s * 1e9:
@@ -247,10 +247,7 @@ class GroupViews(Layer):
             self.follow(now, out)
 
     def close(self, reason: str, now: int, out: Effects) -> None:
-        self.phase = Phase.OUT
-        self.change.close()
-        self.requests.close()
-        self._timers.disarm_all()
+        self._stop()
 
     # Outputs
 
@@ -272,11 +269,6 @@ class GroupViews(Layer):
     @property
     def is_leaving(self) -> bool:
         return self.phase is Phase.LEAVING
-
-    @property
-    def refusal(self) -> str | None:
-        """Why the group that is there cannot be joined as this member is configured."""
-        return self.agreement.refusal
 
     @property
     def coordinator(self) -> Member:
@@ -416,10 +408,6 @@ class GroupViews(Layer):
 
     # Others
 
-    def hello(self, to: Address, now: int, *, is_asking: bool = False) -> wire.Hello:
-        """What this member says of itself, unasked."""
-        return self.greetings.hello(to, now, is_asking=is_asking)
-
     def note_part(self, now: int) -> None:
         """Somebody could come in: others may, in a moment more."""
         self._timers.arm_if_idle(Timer.ADVANCE, now + GATHER_NS)
@@ -440,8 +428,11 @@ class GroupViews(Layer):
     # The end
 
     def _go(self, reason: str, out: Effects, *, is_flushed: bool = False) -> None:
+        self._stop()
+        out.signal(Left(reason, is_flushed))
+
+    def _stop(self) -> None:
         self.phase = Phase.OUT
         self.change.close()
         self.requests.close()
         self._timers.disarm_all()
-        out.signal(Left(reason, is_flushed))

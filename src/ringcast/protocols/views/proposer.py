@@ -42,9 +42,7 @@ class Step(Enum):
 
 class Proposer:
     def __init__(
-        self,
-        is_kept: Callable[[Stream], bool],
-        secret_of: Callable[[ViewId], int] = lambda _: 0,
+        self, is_kept: Callable[[Stream], bool], secret_of: Callable[[ViewId], int] = lambda _: 0
     ) -> None:
         """`secret_of` says what permits for a view are made of."""
         self.step = Step.IDLE

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ringcast.core.effects import Effects
 from ringcast.errors import UsageError
 from ringcast.events import StateAbandoned, StateWanted, StateWritable
 from ringcast.protocols.stream import seconds
@@ -20,7 +21,6 @@ from ringcast.wire.frames import StateBegin, StateData, StateEnd, StateRefused
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.core.effects import Effects
     from ringcast.events import Event
     from ringcast.model import Digest, Member, View
     from ringcast.wire.frames import StateAck, StateCancel
@@ -61,23 +61,24 @@ class Provider:
 
     def __init__(self) -> None:
         self.transfers: dict[int, Transfer] = {}
-        self.events: list[Event] = []
-        """For the application; they have their place among its messages."""
         self.ignored = 0  # messages that came too late
         self._numbers = 0
 
     # Inputs
 
-    def cut_at(self, taker: Member, cut: Digest, counter: int, now: int, out: Effects) -> None:
+    def cut_at(
+        self, taker: Member, cut: Digest, counter: int, now: int, out: Effects
+    ) -> list[Event]:
         """All that was sent before the view with this counter is in the state that it is to get,
-        and nothing else."""
-        replaced = self._transfer_to(taker)
+        and nothing else. The application finds these behind that view."""
+        replaced, behind_view = self._transfer_to(taker), Effects()
         if replaced is not None:
-            self._abandon(replaced, f"{taker} begins anew")
+            self._abandon(replaced, f"{taker} begins anew", behind_view)
         self._numbers += 1
         self.transfers[self._numbers] = Transfer(self._numbers, taker, counter, now)
-        self.events.append(StateWanted(self._numbers, taker))
+        behind_view.event(StateWanted(self._numbers, taker))
         out.message(taker, StateBegin(self._numbers, counter, cut))
+        return [*behind_view.events]
 
     def provide(self, number: int, chunks: Sequence[bytes], out: Effects, *, is_last: bool) -> int:
         """How many chunks were accepted, from the first on; `is_last` counts if all are.
@@ -122,28 +123,24 @@ class Provider:
             transfer.is_blocked = False
             out.event(StateWritable(transfer.number))
 
-    def on_stop(self, source: Member, stop: StateCancel) -> None:
+    def on_stop(self, source: Member, stop: StateCancel, out: Effects) -> None:
         transfer = self._transfer_to(source)
         if transfer is not None and transfer.attempt == stop.attempt:
-            self._abandon(transfer, f"{source} gets it from somebody else")
+            self._abandon(transfer, f"{source} gets it from somebody else", out)
         else:
             self.ignored += 1
 
-    def set_members(self, view: View) -> None:
+    def set_members(self, view: View, out: Effects) -> None:
         """Whoever is not in it needs nothing more."""
         for transfer in list(self.transfers.values()):
             if transfer.joiner not in view:
-                self._abandon(transfer, f"{transfer.joiner} is gone")
+                self._abandon(transfer, f"{transfer.joiner} is gone", out)
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, out: Effects) -> None:
         for transfer in list(self.transfers.values()):
-            self._abandon(transfer, reason)
+            self._abandon(transfer, reason, out)
 
     # Outputs
-
-    def take_events(self) -> list[Event]:
-        events, self.events = self.events, []
-        return events
 
     def stats(self) -> dict[str, object]:
         return {
@@ -175,10 +172,10 @@ class Provider:
 
     # Helpers
 
-    def _abandon(self, transfer: Transfer, reason: str) -> None:
+    def _abandon(self, transfer: Transfer, reason: str, out: Effects) -> None:
         del self.transfers[transfer.number]
         if not transfer.is_ended:
-            self.events.append(StateAbandoned(transfer.number, reason))
+            out.event(StateAbandoned(transfer.number, reason))
 
     def _transfer(self, number: int) -> Transfer | None:
         """None: it was abandoned, and whoever provides it may not know yet."""

@@ -56,10 +56,6 @@ class Reading:
     def __init__(self) -> None:
         self.unread: deque[UnreadView] = deque()
 
-    def halves(self, current: Iterable[Half]) -> Iterable[Half]:
-        """What may be read now."""
-        return self.unread[0].cuts if self.unread else current
-
     def room(self, half: Half) -> int:
         """How many messages may be read of it before the next view."""
         ready = half.window.ready

@@ -74,7 +74,6 @@ class Requests:
         self.pairs.begin(view)
         self.leavers = {who for who in self.leavers if who in view}
         self.wants_state = False
-        self.pairs.begin(view)
 
     def close(self) -> None:
         self._timers.disarm_all()
@@ -155,7 +154,7 @@ class Requests:
         if self.wants_state:
             out.datagram(to, wire.Complain(self.me, wants_state=True))
         if elsewhere:
-            hello = self._owner.hello(to.address, now, is_asking=True)
+            hello = self._owner.greetings.hello(to.address, now, is_asking=True)
             out.datagram(to, hello)  # is it there, too?
         for member in self._change.view:  # in one order everywhere
             if member in elsewhere:
@@ -171,7 +170,7 @@ class Requests:
             return
         to = self._change.coordinator
         for member in self.pairs.unheard:
-            out.datagram(member, self._owner.hello(member.address, now, is_asking=True))
+            out.datagram(member, self._owner.greetings.hello(member.address, now, is_asking=True))
             out.datagram(member, wire.Complain(member))  # it may hear this one
             if to != self.me:
                 out.datagram(to, wire.Complain(member))
@@ -222,7 +221,7 @@ class Requests:
         self.pairs.complain(source, member, now)
         if member in view and member != self.me:
             out.signal(VerifyWanted(member))
-            hello = self._owner.hello(member.address, now, is_asking=True)
+            hello = self._owner.greetings.hello(member.address, now, is_asking=True)
             out.datagram(member, hello)  # it may be in another view
         loser = self.pairs.broken(view, now)
         if loser is not None and loser != self.me and change.coordinator == self.me:

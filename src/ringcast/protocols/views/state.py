@@ -29,17 +29,12 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ringcast.core.effects import Layer
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.core.view_change import Begin, StateChanged, StateStanding
-from ringcast.events import (
-    Delivered,
-    FragmentsDelivered,
-    StateChunk,
-    StateLost,
-)
+from ringcast.events import Delivered, FragmentsDelivered, StateChunk, StateLost
 from ringcast.model import Digest
 from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.providing import Provider
@@ -64,6 +59,8 @@ if TYPE_CHECKING:
     from ringcast.protocols.views.taking import Incoming
     from ringcast.wire.frames import SystemMessage
 
+HELD: Final = StateStanding(Holding.HOLDS)
+
 EARLY_MAX = 4096
 """Messages of a provider that is in the view before this member is."""
 
@@ -79,16 +76,9 @@ class StateTransfer(Layer):
     """The state machine of one member: both sides."""
 
     def __init__(
-        self,
-        me: Member,
-        join_buffer_bytes: int,
-        fragment_bytes: int,
-        *,
-        has_state: bool,
-        keeps: bool = False,
+        self, me: Member, join_buffer_bytes: int, fragment_bytes: int, *, has_state: bool
     ) -> None:
-        """`has_state`: the application gives its state, and wants one. `keeps`: not where it has
-        one and parts come together."""
+        """`has_state`: the application gives its state, and wants one."""
         self.me = me
         self.has_state = has_state
         self.phase = Phase.LIVE
@@ -103,11 +93,8 @@ class StateTransfer(Layer):
         self.blocked: dict[Member, int] = {}
         """Who holds senders up because its state is still on its way, and since when."""
         self.ignored = 0  # messages that came too late
-        self.cut: Digest | None = None
-        """Where the state is cut, for traces: at a view, so there is nothing to say."""
         self.is_dropping = False
         """What was sent before the next cut is in the state that is taken there."""
-        self._keeps = keeps
         self._room = join_buffer_bytes
         self._fragment_bytes = fragment_bytes
         self._standing = StateStanding(Holding.LACKS if has_state else Holding.NONE)
@@ -143,18 +130,16 @@ class StateTransfer(Layer):
             case StateAck():
                 self.giving.on_state_ack(source, message, out)
             case StateCancel():
-                self.giving.on_stop(source, message)
+                self.giving.on_stop(source, message, out)
             case JoinerBlocked():
                 self._on_joiner_blocked(source, message, now)
-        out.events.extend(self.giving.take_events())
 
     def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
         if isinstance(signal, Begin) and self.has_state:
             self._begin(signal, now, out)
 
     def install_view(self, view: View, now: int, out: Effects) -> None:
-        self.giving.set_members(view)
-        out.events.extend(self.giving.take_events())
+        self.giving.set_members(view, out)
         self.blocked = {who: since for who, since in self.blocked.items() if who in view}
         if self._is_full:
             before = self.group.previous or ()
@@ -219,8 +204,7 @@ class StateTransfer(Layer):
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         self._enter(Phase.LIVE)
-        self.giving.close(reason)
-        out.events.extend(self.giving.take_events())
+        self.giving.close(reason, out)
         self.taking.stop()
         self.catch_up = None
         self._silent.clear()
@@ -289,7 +273,6 @@ class StateTransfer(Layer):
     def check_invariants(self) -> None:
         assert self.has_state or self.phase is Phase.LIVE
         self.giving.check_invariants()
-        assert not self.giving.events
         self.taking.check_invariants()
         assert not self.is_behind or self.catch_up is not None
 
@@ -305,10 +288,10 @@ class StateTransfer(Layer):
             is_waiting = self._standing.holding is Holding.LACKS and self.phase is not Phase.LIVE
             if is_waiting:  # and of those who have none, it is the one whose counts
                 self._lose(out)
-            self._stand(self._held(), out)
+            self._stand(HELD, out)
             for taker in cut.takers:
-                self.giving.cut_at(taker, Digest(cut.starts), view.counter, now, out)
-            self._behind_view += self.giving.take_events()
+                starts = Digest(cut.starts)
+                self._behind_view += self.giving.cut_at(taker, starts, view.counter, now, out)
         if self.me in cut.takers:
             self._expect(cut.provider, view.counter, now, out)
         elif self._standing.holding is Holding.LACKS and self.provider is None:
@@ -345,10 +328,7 @@ class StateTransfer(Layer):
         else:
             self.taking.lose(lost)
             self._enter(Phase.HANDING)
-        self._stand(self._held(), out)
-
-    def _held(self) -> StateStanding:
-        return StateStanding(Holding.KEEPS if self._keeps else Holding.HOLDS)
+        self._stand(HELD, out)
 
     def _stand(self, standing: StateStanding, out: Effects) -> None:
         if standing != self._standing:
@@ -388,7 +368,7 @@ class StateTransfer(Layer):
                     self._enter(Phase.HANDING)
                 self.note_full(False, out)
                 self._silent.clear()
-                self._stand(self._held(), out)
+                self._stand(HELD, out)
 
     def _on_joiner_blocked(self, source: Member, message: JoinerBlocked, now: int) -> None:
         if message.is_full and self.group.view is not None and source in self.group.view:

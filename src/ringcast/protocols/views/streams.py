@@ -152,10 +152,10 @@ class ViewStreams(ReliableMulticast):
                 case Watermark():
                     self._on_watermark(source, frame, now, out)
                 case PeerRepair():
-                    self._on_peer_repair(source, frame, now, out)
+                    self._on_peer_repair(frame, now, out)
                 case _:
                     self._on_rounds(source, frame, now, out)
-        if self.standing is Standing.OPEN:
+        if self.rounds is not None and self.standing is Standing.OPEN:
             self._report(now, out)
 
     def _on_purged(self, source: Member, purged: int, now: int) -> None:
@@ -189,22 +189,21 @@ class ViewStreams(ReliableMulticast):
         self, limit: int, now: int, out: Effects, *, only_own: bool = False
     ) -> list[Event]:
         events: list[Event] = []
-        while not self.is_paused and (self._ready or self.reading.unread):
-            halves = self.reading.halves(self._in_turn())
-            for half in list(halves):
-                if only_own and half.origin.sender != self.me:
+        unread = self.reading.unread
+        while not self.is_paused and (self.ready or unread):
+            for half in list(unread[0].cuts) if unread else self._in_turn():
+                is_ready = unread or half.origin in self.ready
+                if not is_ready or (only_own and half.origin.sender != self.me):
                     continue
-                room = min(limit, self.reading.room(half))
+                room = min(limit, self.reading.room(half) if unread else half.window.ready)
                 if room > 0:
                     self._turn += 1
                     limit -= self._take_from(half, room, now, events, out)
-            read = self._announce()
+            read = self._announce() if unread else None
             if read is None:
                 break
             events += read
-            if self.is_paused:
-                break
-        if self.standing is Standing.OPEN:
+        if self.rounds is not None and self.standing is Standing.OPEN:
             self._report(now, out)
         return events
 
@@ -232,11 +231,10 @@ class ViewStreams(ReliableMulticast):
     def has_ready(self) -> bool:
         if self.is_paused:
             return False
-        if not self.reading.unread:
-            return bool(self._ready)
-        return self.reading.is_due or any(
-            self.reading.room(half) > 0 for half in self.reading.halves(())
-        )
+        unread = self.reading.unread
+        if not unread:
+            return bool(self.ready)
+        return self.reading.is_due or any(self.reading.room(half) > 0 for half in unread[0].cuts)
 
     @property
     def has_own_ready(self) -> bool:
@@ -323,7 +321,7 @@ class ViewStreams(ReliableMulticast):
             if origin.sender not in together or origin.sender not in view:
                 receiver.remove()
                 del self.receivers[origin]
-                self._ready.discard(origin)
+                self.ready.discard(origin)
         self.standing = Standing.OPEN
         self.fetch.end()
         self._tag, self._next_tag = tag_of(view.id), 0
@@ -374,10 +372,11 @@ class ViewStreams(ReliableMulticast):
             sending = self.senders.get(stream)
             if sending is None:
                 timers = self.deadlines.owner(("sent", stream))
+                share = self.receive_buffer // max(1, len(view) - 1)
                 sending = self.senders[stream] = self.sending(
                     *(self.me, stream, self.config, view, self._fragment_bytes, timers),
                     self._slow_member_timeout_s,
-                    self._share(len(view) - 1),
+                    min(share, self.allowed_bytes),
                 )
                 sending.fragments.resize(self._fragment_bytes, self._datagram_bytes)
             sending.begin(view, together, now, out)
@@ -406,9 +405,10 @@ class ViewStreams(ReliableMulticast):
         first = box.window.delivered + 1
         if isinstance(box, MulticastReceiver):
             payloads = box.take_ready(limit, now, self._allowance(now), out)
+            is_current = self.receivers.get(box.origin) is box  # its window has not ended
         else:
             payloads = box.take_ready(limit, now, out)
-        is_current = self._is_current(box)
+            is_current = True
         if is_current:
             self._note_ready(box)
         if payloads:
@@ -419,10 +419,6 @@ class ViewStreams(ReliableMulticast):
                 last = box.window.delivered
                 self.rounds.delivered(box.origin.sender, last, size, self.receive_buffer, now)
         return len(payloads)
-
-    def _is_current(self, box: MulticastSender | MulticastReceiver) -> bool:
-        """Its window has not ended."""
-        return box.origin.sender == self.me or self.receivers.get(box.origin) is box
 
     def _half_of(self, origin: Origin) -> MulticastSender | MulticastReceiver | None:
         if origin.sender == self.me:
@@ -439,7 +435,6 @@ class ViewStreams(ReliableMulticast):
 
     def _keep(self, kept: deque[tuple[Member, Data]], source: Member, data: Data) -> None:
         if len(kept) < EARLY_MAX:
-            # Cut into payloads now: the datagram's buffer may be used again.
-            kept.append((source, Data(data.stream, data.first, data.payloads, more=data.more)))
+            kept.append((source, data.kept()))
         else:
             self.early_dropped += 1

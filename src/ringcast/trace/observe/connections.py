@@ -11,7 +11,7 @@ from ringcast.protocols.unicast import LOOPBACK_EPOCH
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.messages import compare, next_fragment_bytes, range_of
 from ringcast.trace.rows import about
-from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
+from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import UnicastData
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ringcast.protocols.unicast_sender import UnicastSender
     from ringcast.trace.observe.frames import Seen
     from ringcast.trace.observe.sink import Contents, Sink
-    from ringcast.window.windows import ReceiveWindow
+    from ringcast.window.receive import ReceiveWindow
 
 LOOPBACK = Conn(LOOPBACK_EPOCH, FIRST_CONN_ID)
 NO_STATE = "NONE"

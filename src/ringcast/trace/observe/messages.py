@@ -15,7 +15,7 @@ from ringcast.trace import rows as trace
 from ringcast.trace.content import BlockHasher
 from ringcast.trace.observe.windows import slots_of
 from ringcast.trace.rows import naming, naming_id
-from ringcast.window.windows import DATAGRAM_OVERHEAD, SendWindow
+from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

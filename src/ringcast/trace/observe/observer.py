@@ -112,7 +112,7 @@ class TraceObserver:
                 self._deliver(event, now, trace.ASIDE)
 
     def after_input(self, now: int) -> None:
-        if self._is_sending or not self._node.has_events:
+        if self._is_sending or not self._node.effects.events:
             self._is_sending = False
             self._look(now)
 

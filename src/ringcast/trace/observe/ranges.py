@@ -12,7 +12,7 @@ from ringcast.protocols.views.streams import ViewStreams
 from ringcast.trace.observe.frames import brings_others
 from ringcast.trace.rows import PURGE
 from ringcast.window.assembler import Assembler
-from ringcast.window.windows import SendWindow
+from ringcast.window.send import SendWindow
 
 if TYPE_CHECKING:
     from ringcast.core.view_change import Begin
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ringcast.protocols.multicast_sender import MulticastSender
     from ringcast.trace.observe.windows import Windows
     from ringcast.trace.recorder import Recorder
-    from ringcast.window.windows import ReceiveWindow
+    from ringcast.window.receive import ReceiveWindow
     from ringcast.wire.frames import Data
 
 PURGES_NS = 1_000_000_000

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from ringcast.model import Address, Member, Stream
     from ringcast.node import Node
     from ringcast.trace.observe.sink import Contents, Keeper, Sink
-    from ringcast.window.windows import ReceiveWindow, SendWindow
+    from ringcast.window.receive import ReceiveWindow
+    from ringcast.window.send import SendWindow
     from ringcast.wire.codec import Buffer, Codec
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.trace import rows as trace
 from ringcast.trace.rows import member_key, naming
-from ringcast.window.windows import SendWindow
+from ringcast.window.send import SendWindow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ringcast.trace.observe.messages import Messages
     from ringcast.trace.observe.sink import Sink
     from ringcast.trace.observe.wire import Wire
-    from ringcast.window.windows import ReceiveWindow
+    from ringcast.window.receive import ReceiveWindow
 
 GREW = "a window grows"
 SHRANK = "a window shrinks"
