@@ -114,8 +114,13 @@ def give_up_in_silence(run: Draft) -> list[Cell]:
 
 
 def close_too_early(run: Draft) -> list[Cell]:
-    cell = run.first("unicast_win", lambda row: row.mono_ns > run.gst_ns, kind="R")
-    return [run.later(cell, event="conn", detail="OPEN>CLOSING")]
+    """Right behind its opening, after the healing: before that clocks may be wrong."""
+    cell = run.first(
+        "conn",
+        lambda row: row.mono_ns > run.gst_ns and row.detail in ("NONE>OPEN", "CLOSING>OPEN"),
+        kind="R",
+    )
+    return [run.later(cell, detail="OPEN>CLOSING")]
 
 
 def never_deliver_to_one(run: Draft) -> list[Cell]:
