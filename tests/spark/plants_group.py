@@ -85,13 +85,18 @@ def stay_frozen(run: Draft) -> list[Cell]:
 
 
 def let_somebody_in_for_long(run: Draft) -> list[Cell]:
-    """For two seconds of ten."""
-    begun_ns = run.facts.end_ns
+    """One after the other, for three seconds of ten."""
+    begun_ns, half_ns = run.facts.end_ns, 1_500_000_000
     run.lengthen()
-    cell = run.last("view", lambda row: run.is_live(row.node, row.inc))
-    new = {"view": 10**6, "members": (*cell.row.members, "mallory#9")}
-    frozen = run.at_the_end(cell, event="view_freeze", mono_ns=begun_ns, **new)
-    return [frozen, run.at_the_end(cell, mono_ns=begun_ns + 2 * 10**9, **new)]
+    view = run.last("view", lambda row: run.is_live(row.node, row.inc))
+    changes: list[Cell] = []
+    for at, key in enumerate(("mallory#8", "mallory#9")):
+        new = {"view": 10**6 + at, "members": (*view.row.members, key)}
+        now_ns = begun_ns + 2 * at * half_ns
+        frozen = run.at_the_end(view, event="view_freeze", mono_ns=now_ns, **new)
+        view = run.at_the_end(view, mono_ns=now_ns + half_ns, **new)
+        changes += [frozen, view]
+    return [changes[0], view]
 
 
 def never_come_together(run: Draft) -> list[Cell]:
