@@ -304,11 +304,7 @@ CASES: dict[str, tuple[Plan, dict[str, type], set[str]]] = {
         ABLATIONS["commit"].parts,
         {"VS4", "VS5", "VS6", "G7"},
     ),
-    "asks nothing of who leaves": (
-        GROUP,
-        ABLATIONS["leave"].parts,
-        {"VS4", "V-L3", "N-L1"},
-    ),
+    "asks nothing of who leaves": (UNIFORM, ABLATIONS["leave"].parts, {"V-L3"}),
     "waits for a proposer for ever": (
         MULTICAST,
         {"membership": changing(NeverTakesOver)},

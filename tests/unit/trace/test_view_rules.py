@@ -28,6 +28,7 @@ from ringcast.trace.rows import (
     START,
     STOP,
     TX,
+    VIEW,
     Facts,
     Row,
 )
@@ -361,6 +362,14 @@ def leaves_too_slowly() -> Plant:
     return story, {"V-L3"}
 
 
+def leaves_unasked() -> Plant:
+    """The others go on as if it had died."""
+    story = clean()
+    for node in "ad":
+        swap(story, find(story, VIEW, node, view=6), part=keys("ad"))
+    return story, {"V-L3"}
+
+
 def views_without_end() -> Plant:
     story = Story()
     for counter in range(1, 400):
@@ -431,6 +440,7 @@ PLANTS: list[tuple[str, Callable[[], Plant]]] = [
     ("V-L2", never_in_a_view),
     ("V-L3", never_out),
     ("V-L3", leaves_too_slowly),
+    ("V-L3", leaves_unasked),
     ("V-L4", views_without_end),
     ("V-L4", returns_without_end),
     ("V-L5", frozen_for_ever),
