@@ -47,6 +47,17 @@ def come_by_another_cut(run: Draft) -> list[Cell]:
     return [run.change(cell, cut=cell.row.cut[1:])]
 
 
+def promise_a_lower_view(run: Draft) -> list[Cell]:
+    for cell in reversed(run.where("view_freeze")):
+        earlier = run.where(
+            "view_freeze",
+            lambda row, cell=cell: row.key == cell.row.key and row.idx < cell.row.idx,
+        )
+        if earlier and earlier[-1].row.view > 1:
+            return [earlier[-1], run.change(cell, view=earlier[-1].row.view - 1)]
+    raise LookupError("nobody promises twice")
+
+
 def be_in_two_parts(run: Draft) -> list[Cell]:
     """Of a view that brings parts together, one says that another of its members came with it."""
     cell = run.last("view", lambda row: len(row.part) < len(row.members))
@@ -199,6 +210,7 @@ def keep_what_all_have_of_uniform(run: Draft) -> list[Cell]:
 GROUP_PLANTS = [
     Plant(GROUP, "VS1", come_by_another_cut),
     Plant(GROUP, "VS1", be_in_two_parts),
+    Plant(GROUP, "VS1", promise_a_lower_view),
     Plant(GROUP, "VS4", miss_the_end_of_a_view),
     Plant(GROUP, "VS5", miss_the_end_of_a_view),
     Plant(GROUP, "VS7", skip_a_view),

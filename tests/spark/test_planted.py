@@ -146,6 +146,12 @@ SQL = {
           FROM rows WHERE event = 'view')
         WHERE view <= earlier OR NOT array_contains(members, concat(node, '#', inc))
         UNION
+        SELECT run_id FROM (
+          SELECT run_id, view,
+                 LAG(view) OVER (PARTITION BY run_id, node, inc ORDER BY idx) AS earlier
+          FROM rows WHERE event = 'view_freeze')
+        WHERE view < earlier
+        UNION
         SELECT run_id FROM rows WHERE event = 'view'
         GROUP BY run_id, view_creator, view HAVING count(DISTINCT members) > 1
         UNION

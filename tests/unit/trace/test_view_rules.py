@@ -189,6 +189,12 @@ def view_goes_back() -> Plant:
     return story, {"VS1", "V-L1"}
 
 
+def promise_goes_back() -> Plant:
+    story = clean()
+    swap(story, find(story, FREEZE, "a", view=3), view=5)
+    return story, {"VS1"}
+
+
 def view_without_oneself() -> Plant:
     story = formed()
     story.install("b", 3, "a")
@@ -418,6 +424,7 @@ def joins_too_often() -> Plant:
 
 PLANTS: list[tuple[str, Callable[[], Plant]]] = [
     ("VS1", view_goes_back),
+    ("VS1", promise_goes_back),
     ("VS1", view_without_oneself),
     ("VS1", one_view_two_lists),
     ("VS1", one_view_two_cuts),
