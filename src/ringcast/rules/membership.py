@@ -164,9 +164,9 @@ def _judge_goodbyes(run: Run, found: Findings) -> None:
     """Who goes on from the view in which somebody asked to leave, by a change that began since
     then, has the leaver in its part: so all that it has sent is delivered (VS4)."""
     gst_ns = run.facts.gst_ns
-    for member, (asked, *_) in run.by_member(LEAVE).items() if gst_ns is not None else ():
+    for member, (asked, *_) in run.by_member(LEAVE).items():
         views = [view for view in run.lives.views.get(member, []) if view.idx < asked.idx]
-        if not views or asked.mono_ns < gst_ns:
+        if not views or gst_ns is None or asked.mono_ns < gst_ns:
             continue
         for frozen in (
             each for key in views[-1].members for each in run.freezes.of(split_key(key))
