@@ -47,6 +47,17 @@ def come_by_another_cut(run: Draft) -> list[Cell]:
     return [run.change(cell, cut=cell.row.cut[1:])]
 
 
+def promise_a_lower_view(run: Draft) -> list[Cell]:
+    for cell in reversed(run.where("view_freeze")):
+        earlier = run.where(
+            "view_freeze",
+            lambda row, cell=cell: row.key == cell.row.key and row.idx < cell.row.idx,
+        )
+        if earlier and earlier[-1].row.view > 1:
+            return [earlier[-1], run.change(cell, view=earlier[-1].row.view - 1)]
+    raise LookupError("nobody promises twice")
+
+
 def be_in_two_parts(run: Draft) -> list[Cell]:
     """Of a view that brings parts together, one says that another of its members came with it."""
     cell = run.last("view", lambda row: len(row.part) < len(row.members))
@@ -85,13 +96,18 @@ def stay_frozen(run: Draft) -> list[Cell]:
 
 
 def let_somebody_in_for_long(run: Draft) -> list[Cell]:
-    """For two seconds of ten."""
-    begun_ns = run.facts.end_ns
+    """One after the other, for three seconds of ten."""
+    begun_ns, half_ns = run.facts.end_ns, 1_500_000_000
     run.lengthen()
-    cell = run.last("view", lambda row: run.is_live(row.node, row.inc))
-    new = {"view": 10**6, "members": (*cell.row.members, "mallory#9")}
-    frozen = run.at_the_end(cell, event="view_freeze", mono_ns=begun_ns, **new)
-    return [frozen, run.at_the_end(cell, mono_ns=begun_ns + 2 * 10**9, **new)]
+    view = run.last("view", lambda row: run.is_live(row.node, row.inc))
+    changes: list[Cell] = []
+    for at, key in enumerate(("mallory#8", "mallory#9")):
+        new = {"view": 10**6 + at, "members": (*view.row.members, key)}
+        now_ns = begun_ns + 2 * at * half_ns
+        frozen = run.at_the_end(view, event="view_freeze", mono_ns=now_ns, **new)
+        view = run.at_the_end(view, mono_ns=now_ns + half_ns, **new)
+        changes += [frozen, view]
+    return [changes[0], view]
 
 
 def never_come_together(run: Draft) -> list[Cell]:
@@ -194,6 +210,7 @@ def keep_what_all_have_of_uniform(run: Draft) -> list[Cell]:
 GROUP_PLANTS = [
     Plant(GROUP, "VS1", come_by_another_cut),
     Plant(GROUP, "VS1", be_in_two_parts),
+    Plant(GROUP, "VS1", promise_a_lower_view),
     Plant(GROUP, "VS4", miss_the_end_of_a_view),
     Plant(GROUP, "VS5", miss_the_end_of_a_view),
     Plant(GROUP, "VS7", skip_a_view),

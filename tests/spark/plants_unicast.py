@@ -114,8 +114,13 @@ def give_up_in_silence(run: Draft) -> list[Cell]:
 
 
 def close_too_early(run: Draft) -> list[Cell]:
-    cell = run.first("unicast_win", lambda row: row.mono_ns > run.gst_ns, kind="R")
-    return [run.later(cell, event="conn", detail="OPEN>CLOSING")]
+    """Right behind its opening, after the healing: before that clocks may be wrong."""
+    cell = run.first(
+        "conn",
+        lambda row: row.mono_ns > run.gst_ns and row.detail in ("NONE>OPEN", "CLOSING>OPEN"),
+        kind="R",
+    )
+    return [run.later(cell, detail="OPEN>CLOSING")]
 
 
 def never_deliver_to_one(run: Draft) -> list[Cell]:
@@ -173,8 +178,14 @@ def keep_an_idle_connection(run: Draft) -> list[Cell]:
 
 
 def give_up_too_early(run: Draft) -> list[Cell]:
+    """Right behind the first message of a connection, after the healing: what was sent before
+    may have waited for long, by whatever clock."""
+    opened = run.first("conn", run.is_owed_to_another, kind="S", detail="NONE>OPEN")
+    pair, since = opened.row.pair, opened.row.mono_ns
     cell = run.first(
-        "unicast_win", lambda row: row.low < row.hr and run.is_owed_to_another(row), kind="S"
+        "unicast_win",
+        lambda row: row.pair == pair and row.mono_ns >= since and row.low < row.hr,
+        kind="S",
     )
     return [run.later(cell, event="conn", detail="OPEN>NONE")]
 
@@ -294,7 +305,7 @@ UNICAST_PLANTS = [
     Plant(RUN, "S-L2", never_hear_of_it),
     Plant(RUN, "S-L3", never_acknowledge),
     Plant(RUN, "S-L4", keep_an_idle_connection),
-    Plant(RUN, "S-L5", give_up_too_early),
+    Plant(SYNC, "S-L5", give_up_too_early),
     Plant(RUN, "S-L6", never_repeat_the_last),
     Plant(RUN, "Y1", release_before_it_is_delivered),
     Plant(RUN, "Y2", wait_for_what_is_gone),

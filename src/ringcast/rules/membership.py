@@ -144,7 +144,7 @@ def joined_in_time(run: Run, found: Findings) -> None:
 @rule("V-L3", "whoever leaves is out, in time")
 def left_in_time(run: Run, found: Findings) -> None:
     """Whoever is asked to leave is out soon, also if nobody answers; on a network that works as
-    soon as what it has sent has its seqnos."""
+    soon as what it has sent has its seqnos, and with a change that asks it for what it has."""
     facts = run.facts
 
     def since(begun: Row, end_ns: int) -> int | None:
@@ -157,6 +157,27 @@ def left_in_time(run: Run, found: Findings) -> None:
         return bounds.leave_soon_ns(facts) if is_calm else bounds.leave_ns(facts)
 
     _judge_waits(run, LEAVE, STOP, since, bound_ns, found)
+    _judge_goodbyes(run, found)
+
+
+def _judge_goodbyes(run: Run, found: Findings) -> None:
+    """Who goes on from the view in which somebody asked to leave, by a change that began since
+    then, has the leaver in its part: so all that it has sent is delivered (VS4)."""
+    gst_ns = run.facts.gst_ns
+    for member, (asked, *_) in run.by_member(LEAVE).items():
+        views = [view for view in run.lives.views.get(member, []) if view.idx < asked.idx]
+        if not views or gst_ns is None or asked.mono_ns < gst_ns:
+            continue
+        for frozen in (
+            each for key in views[-1].members for each in run.freezes.of(split_key(key))
+        ):
+            before, end = frozen.before, frozen.end
+            if before is None or before.view_key != views[-1].view_key or end is None:
+                continue
+            is_since = frozen.first.mono_ns >= asked.mono_ns and end.event == VIEW
+            if is_since and asked.member not in (*end.members, *end.part):
+                text = f"{end.member} goes on without asking {asked.member}, which leaves"
+                found.violate(text, views[-1], asked, end)
 
 
 @rule("V-L4", "links that come and go do not make and break the group without end")

@@ -27,8 +27,9 @@ NO_RUN_ORDER = "who received what when a commit left: no run order"
 
 @rule("VS1", "views come in order and are the same everywhere, with one cut")
 def view_order(run: Run, found: Findings) -> None:
-    """Counters grow at each member, which is itself in its views. One id is one list of members;
-    those who come together are the same to all of them, and so is where they end the view before.
+    """Counters grow at each member, which is itself in its views, and what it promises never goes
+    back. One id is one list of members; those who come together are the same to all of them, and so
+    is where they end the view before.
     """
     found.premises = len(run.rows(VIEW))
     for views in run.by_member(VIEW).values():
@@ -36,6 +37,12 @@ def view_order(run: Run, found: Findings) -> None:
             if row.view <= earlier.view:
                 found.violate(
                     f"{row.member} installs view {row.view} after view {earlier.view}", earlier, row
+                )
+    for promised in run.by_member(FREEZE).values():
+        for earlier, row in pairwise(promised):
+            if row.view < earlier.view:
+                found.violate(
+                    f"{row.member} promises view {row.view} after view {earlier.view}", earlier, row
                 )
     for row in run.rows(VIEW):
         if row.member not in row.members:

@@ -28,6 +28,7 @@ from ringcast.trace.rows import (
     START,
     STOP,
     TX,
+    VIEW,
     Facts,
     Row,
 )
@@ -186,6 +187,12 @@ def view_goes_back() -> Plant:
     story = clean()
     story.install("a", 4, "ad", creator="d")
     return story, {"VS1", "V-L1"}
+
+
+def promise_goes_back() -> Plant:
+    story = clean()
+    swap(story, find(story, FREEZE, "a", view=3), view=5)
+    return story, {"VS1"}
 
 
 def view_without_oneself() -> Plant:
@@ -361,6 +368,14 @@ def leaves_too_slowly() -> Plant:
     return story, {"V-L3"}
 
 
+def leaves_unasked() -> Plant:
+    """The others go on as if it had died."""
+    story = clean()
+    for node in "ad":
+        swap(story, find(story, VIEW, node, view=6), part=keys("ad"))
+    return story, {"V-L3"}
+
+
 def views_without_end() -> Plant:
     story = Story()
     for counter in range(1, 400):
@@ -409,6 +424,7 @@ def joins_too_often() -> Plant:
 
 PLANTS: list[tuple[str, Callable[[], Plant]]] = [
     ("VS1", view_goes_back),
+    ("VS1", promise_goes_back),
     ("VS1", view_without_oneself),
     ("VS1", one_view_two_lists),
     ("VS1", one_view_two_cuts),
@@ -431,6 +447,7 @@ PLANTS: list[tuple[str, Callable[[], Plant]]] = [
     ("V-L2", never_in_a_view),
     ("V-L3", never_out),
     ("V-L3", leaves_too_slowly),
+    ("V-L3", leaves_unasked),
     ("V-L4", views_without_end),
     ("V-L4", returns_without_end),
     ("V-L5", frozen_for_ever),
