@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.cli.words import SCREEN, SparkMaster, json_file_option
-from ringcast.sim.crowd import load_table, loads, measure
+from ringcast.sim.crowd import UNIFORM, load_table, loads, uniform_cost
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds
 from ringcast.sim.options import DETECTING, FAULTS, PROTOCOLS, PURGES
@@ -220,7 +220,12 @@ def _show(
     show_rules(tally)
     show_happenings(tally)
     if protocol == "uniform":
-        click.echo(measure())
+        each, kinds = uniform_cost()
+        counts = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+        click.echo(
+            f"{each:.3f} control frames per uniform message and member without faults, in runs of "
+            f"{UNIFORM.messages}: {counts}"
+        )
     if matrix:
         show_matrix(tally, protocol, purge)
     click.echo(
