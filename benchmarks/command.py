@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence  # noqa: TC003 (of a NamedTuple's fields)
 from functools import partial
 from importlib import import_module
-from json import dumps
+from pathlib import Path  # noqa: TC003
 from typing import Any, NamedTuple, TypeAlias
 
 import click
 
 from benchmarks.aims import SOURCE
 from benchmarks.workload import Row
+from ringcast.cli.words import is_told, json_file_option, table
 
 Rows: TypeAlias = Sequence[Row]
 
@@ -36,28 +37,27 @@ class Benchmark(NamedTuple):
     """Why the command fails, though it has measured."""
 
     def command(self, name: str) -> click.Command:
-        return click.Command(
-            name, callback=partial(self._run, name), params=[*self.options], help=self.help
+        run = partial(self._run, name)
+        return json_file_option(
+            click.Command(name, callback=run, params=[*self.options], help=self.help)
         )
 
-    def _run(self, name: str, /, *, json: Any, **options: Any) -> None:
+    def _run(self, name: str, /, *, json_file: Path | None, **options: Any) -> None:
         measure = getattr(import_module(f"benchmarks.{self.module}"), f"bench_{name}")
         rows = list(measure(**options))
         aims = self.aims(rows) if self.aims and self.has_aims(options) else None
-        if json:
-            click.echo(self._to_json(rows, aims), file=None if json is True else json)
-        else:
+        if not is_told(self._figures(rows, aims), json_file):
             self._print(rows, aims)
         if failure := self.failure(rows):
             raise click.ClickException(failure)
 
-    def _to_json(self, rows: Rows, aims: Rows | None) -> str:
+    def _figures(self, rows: Rows, aims: Rows | None) -> object:
         about: object = rows
         if aims is not None:
             about = [row | {"aims": aims} for row in rows]
             if compared_with := self.compared_with():
                 about = {"rows": rows, "aims": aims, "compared_with": compared_with}
-        return dumps(about, indent=2)
+        return about
 
     def _print(self, rows: Rows, aims: Rows | None) -> None:
         _print_table(self.layout(rows))
@@ -69,24 +69,15 @@ class Benchmark(NamedTuple):
             click.echo(f"\n{remark}")
 
 
-JSON = click.Option(["--json"], is_flag=True, help="Print JSON instead of a table.")
-
-
-def benchmark(
-    module: str, help: str, *options: click.Option, json: click.Option = JSON, **more: Any
-) -> Benchmark:
+def benchmark(module: str, help: str, *options: click.Option, **more: Any) -> Benchmark:
     """The function `bench_NAME` of the module, with these options."""
-    return Benchmark(module, help, [*options, json], **more)
+    return Benchmark(module, help, options, **more)
 
 
 def _print_table(rows: Rows) -> None:
     """Rows, all with the same columns."""
-    columns = list(rows[0])
-    table = [columns, *([_cell(row[column]) for column in columns] for row in rows)]
-    widths = [max(len(line[at]) for line in table) for at in range(len(columns))]
-    for line in table:
-        cells = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+    cells = [list(rows[0]), *(list(map(_cell, row.values())) for row in rows)]
+    click.echo("\n".join(table(cells, right=frozenset(range(len(rows[0]))))))
 
 
 def _cell(value: object) -> str:

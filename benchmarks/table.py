@@ -157,7 +157,7 @@ BENCHMARKS = {
 
         \b
         Examples:
-          ringcast bench multicast --members 3 --senders all --size 1000 --json -
+          ringcast bench multicast --members 3 --senders all --size 1000 --json
           ringcast bench multicast --mtu 1500 --size 1000 --size 10000
           ringcast bench multicast --receive-buffer 212992 --size 1000 --size 10000
           ringcast bench multicast --insecure --size 100 --size 1000 --size 10000
@@ -227,7 +227,6 @@ BENCHMARKS = {
             "--senders and --size say.",
             is_flag=True,
         ),
-        json=option("--json", "Write JSON here; - is the screen.", type=click.File("w")),
         aims=aims.matrix_aims,
         has_aims=lambda options: bool(options["matrix"]),
         layout=_cells,

@@ -194,7 +194,6 @@ LONG = {
     "blocking.py": (527, "one table of options"),
     "aio/tcp.py": (559, "transports apart"),
     "trace/segments.py": (543, "one writer of rows"),
-    "sim/options.py": (484, "faults as tables; the wider world has more of them"),
 }
 """Files of more than 450 lines: how long they may be, and what will split them. It only shrinks."""
 
@@ -207,12 +206,12 @@ def test_files_are_short(path: str) -> None:
 
 
 CEILINGS = {
-    "benchmarks": 4277,  # networks of any MTU, single messages, what refusing and sealing cost
-    "cli": 3720,
+    "benchmarks": 4267,  # networks of any MTU, single messages, what refusing and sealing cost
+    "cli": 3670,
     "explore": 4143,
     "protocols": 10061,
-    "rules": 4524,  # leavers are asked, promises never go back
-    "sim": 6215,
+    "rules": 4496,
+    "sim": 6134,
     "spark": 7292,
     "trace": 4917,
     "wire": 3030,

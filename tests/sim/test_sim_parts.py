@@ -17,7 +17,15 @@ from ringcast.model import Address
 from ringcast.sim.clock import LocalClock, VirtualClock, ns
 from ringcast.sim.faults import Conditions, seeded_link, spoiled
 from ringcast.sim.network import ChecksumSeal, Packet
-from ringcast.sim.options import FAULTS, Incident, Options, from_json
+from ringcast.sim.options import (
+    BLOCK,
+    DEFAULTS,
+    FAULT_OPTIONS,
+    FAULTS,
+    Incident,
+    Options,
+    from_json,
+)
 from ringcast.sim.plan import expand
 from ringcast.sim.world import Network
 
@@ -226,6 +234,14 @@ def test_the_seeds_cover_what_they_should() -> None:
 
 def test_options_read_as_a_block() -> None:
     text = str(expand(7))
-    assert text.startswith("seed 7\n  nodes ")
+    assert text.startswith(f"seed 7, {expand(7).nodes} nodes\n  ")
     assert all(len(line) < 160 for line in text.splitlines())
     assert "faults" in text
+
+
+def test_a_block_tells_every_option_that_is_not_as_by_default() -> None:
+    names = [name for block in (BLOCK, FAULT_OPTIONS) for row in block.values() for name in row]
+    others = ("seed", "protocol", "partitions", "nodes", "faults", "incidents", "only")
+    assert sorted([*names, *others]) == sorted(DEFAULTS)
+    assert "safety_ms 77" in str(Options(seed=1, safety_ms=77.0))
+    assert "safety_ms" not in str(Options(seed=1))

@@ -15,7 +15,7 @@ from ringcast.node import build_node
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.stability import StabilityRounds
 from ringcast.protocols.views.streams import ViewStreams
-from ringcast.sim.crowd import LOAD_RUN_MESSAGES, LOAD_RUNS, load_table, loads
+from ringcast.sim.crowd import LOAD, load_table, loads
 from ringcast.sim.options import Incident, Options
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
@@ -114,7 +114,7 @@ def test_votes_cost_less_the_more_members_send() -> None:
     small, large = loads(4), loads(10)
     for found in (small, large):
         for load in found:
-            assert load.messages == load.members * LOAD_RUNS * LOAD_RUN_MESSAGES
+            assert load.messages == load.members * LOAD.runs * LOAD.messages
         acks, reports, retained = found
         assert reports.frames == retained.frames < acks.frames / 4
         assert acks.retained <= reports.retained < retained.retained

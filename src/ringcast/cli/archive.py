@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ import click
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.cli.stopping import joined
-from ringcast.cli.words import Duration, safe, table
+from ringcast.cli.words import Duration, is_line_told, is_told, json_file_option, safe, table
 from ringcast.config_file import PRESETS, load_config
 from ringcast.events import Closed, Delivered, ViewInstalled
 
@@ -89,14 +88,14 @@ def archive() -> None:
     metavar="TIME",
     help="How often a file is closed, and its messages safe; from 200ms to 60s.",
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs: print one object per line.")
+@json_file_option
 def keep(
     group: str,
     directory: Path,
     name: str,
     config_file: Path | None,
     preset: str | None,
-    as_json: bool,
+    json_file: Path | None,
     **place: Any,
 ) -> None:
     """Join GROUP and keep every message that is sent to it, in files in DIR. Several archives may
@@ -112,7 +111,7 @@ def keep(
     """
     config = load_config(config_file, preset=preset, group=group, name=name)
     joining = join(config=config, record=directory, record_payloads=True, **place)
-    keeper = _Keeper(directory, as_json=as_json)
+    keeper = _Keeper(directory, json_file)
     run(keeper.member(joining))
     if keeper.error:
         click.echo(f"ringcast: {safe(keeper.error)}", err=True)
@@ -122,10 +121,10 @@ def keep(
 class _Keeper:
     """A member that reads, and nothing else: what it reads is recorded."""
 
-    def __init__(self, directory: Path, *, as_json: bool) -> None:
+    def __init__(self, directory: Path, json_file: Path | None) -> None:
         self.error = ""
         self._directory = directory
-        self._as_json = as_json
+        self._json_file = json_file
         self._messages = 0
         self._told = 0, time.monotonic()
 
@@ -171,16 +170,15 @@ class _Keeper:
         (before, since), now = self._told, time.monotonic()
         self._told = self._messages, now
         rate = (self._messages - before) / max(now - since, 1e-3)
-        if self._as_json:
-            about = {
-                "event": what,
-                "view": group.view.counter,
-                "members": list(map(str, group.view)),
-                "messages": self._messages,
-                "segments": recorder["segments"],
-                "queued_bytes": recorder["queued_bytes"],
-            }
-            click.echo(json.dumps(about))
+        about = {
+            "event": what,
+            "view": group.view.counter,
+            "members": list(map(str, group.view)),
+            "messages": self._messages,
+            "segments": recorder["segments"],
+            "queued_bytes": recorder["queued_bytes"],
+        }
+        if is_line_told(about, self._json_file):
             return
         click.echo(
             f"{what}: {safe(str(group.view))}; {self._messages} messages ({rate:.0f}/s) in "
@@ -242,8 +240,8 @@ def compact(directory: Path) -> None:
 
 @archive.command()
 @directory_argument
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-def show(directory: Path, is_json: bool) -> None:
+@json_file_option
+def show(directory: Path, json_file: Path | None) -> None:
     """What is kept in DIR: by whom, of whom, what is missing, and how far each query has read.
 
     Example: ringcast archive show archive/
@@ -261,18 +259,17 @@ def show(directory: Path, is_json: bool) -> None:
         )
         for query in queries(directory)
     }
-    if is_json:
-        about = {
-            "files": len(index.files),
-            "bytes": size,
-            "senders": [dict(zip(head, row, strict=True)) for row in senders],
-            "queries": [
-                {"name": query.name, "to_read": count, "committed_at": query.committed_at}
-                for query, count in left.items()
-            ],
-            "left_out": [trouble.reason for trouble in index.unreadable.values()],
-        }
-        click.echo(json.dumps(about, indent=2))
+    about = {
+        "files": len(index.files),
+        "bytes": size,
+        "senders": [dict(zip(head, row, strict=True)) for row in senders],
+        "queries": [
+            {"name": query.name, "to_read": count, "committed_at": query.committed_at}
+            for query, count in left.items()
+        ],
+        "left_out": [trouble.reason for trouble in index.unreadable.values()],
+    }
+    if is_told(about, json_file):
         return
     click.echo(f"{len(index.files)} files, {size / 1e6:.1f} MB")
     for line in table([head, *senders], right=frozenset({1, 2})):

@@ -8,20 +8,27 @@ import os
 import signal
 import sys
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.words import SCREEN, Duration, SparkMaster, json_file_option, safe
+from ringcast.cli.words import (
+    SCREEN,
+    Duration,
+    SparkMaster,
+    is_line_told,
+    is_told,
+    json_file_option,
+    safe,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
-    from ringcast.spark.follow import Step
     from ringcast.spark.report import Names, Report, Verdict
     from ringcast.trace.rows import Row
 
@@ -114,18 +121,11 @@ def audit(
             )
         if is_all:
             reports = audit_all(spark, directory)
-            text = f"[{','.join(report.to_json() for report in reports)}]"
         else:
             reports = [audit_run(spark, directory, run_id)]
-            text = reports[0].to_json()
-        if json_file == SCREEN:
-            click.echo(text)
-        elif is_all:
-            print_reports(reports)
-        else:
-            print_report(reports[0])
-        if json_file not in (None, SCREEN):
-            json_file.write_text(text + "\n")
+        told = [json.loads(report.to_json()) for report in reports]
+        if not is_told(told if is_all else told[0], json_file):
+            print_reports(reports) if is_all else print_report(reports[0])
         if page is not None:
             click.echo("drawing the report …", err=True)
             write_page(session("ringcast audit", master), reports[0], page)
@@ -217,19 +217,16 @@ def follow_audit(
     from ringcast.spark.follow import follow
 
     status = NOTHING_TO_JUDGE
-    with ExitStack() as stack:
-        stop = stack.enter_context(_asked_to_stop())
-        lines = stack.enter_context(click.open_file(str(json_file), "a")) if json_file else None
+    with _asked_to_stop() as stop:
         said = Changes()
         steps = follow(spark, directory, state=state, run_id=run_id, every_s=every_s, stop=stop)
         for step in steps:
-            if lines is not None:
-                lines.write(_as_json(step) + "\n")
-                lines.flush()
+            counts = {"batch": step.batch, "new_segments": step.new}
+            is_line_told(counts | json.loads(step.report.to_json()), json_file)
             about = f"{step.new} new segments, {step.segments} in all"
             click.echo(f"batch {step.batch}: {about}" if step.batch >= 0 else about, err=True)
             for line in said.lines(step.report):
-                click.echo(line, err=str(json_file) == "-")
+                click.echo(line, err=json_file == SCREEN)
             status = step.report.exit_status
     return status
 
@@ -278,11 +275,6 @@ def _reason(verdict: Verdict) -> str:
     if not verdict.violations:
         return verdict.detail
     return f"{verdict.violations[0].text}; {verdict.violation_count} in all"
-
-
-def _as_json(step: Step) -> str:
-    counts = {"batch": step.batch, "new_segments": step.new}
-    return json.dumps(counts | json.loads(step.report.to_json()))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.cli import simulate
-from ringcast.cli.words import SCREEN, spark_session, table
+from ringcast.cli.words import is_told, spark_session, table
 from ringcast.errors import UsageError
 from ringcast.sim.grid import point_words
 from ringcast.spark.fleet import SCHEMA, fleet_rows, tasks_for, watched
@@ -58,9 +58,7 @@ def run_fleet(
     rows.unpersist()
     order = {" ".join(point_words(point)): at for at, point in enumerate(fleet.points)}
     found.points.sort(key=lambda at_point: order[at_point.point])
-    if json_file is not None:
-        simulate.write_figures(_figures(fleet, found, seconds), json_file)
-    if json_file != SCREEN:
+    if not is_told(_figures(fleet, found, seconds), json_file):
         _show(fleet, found, seconds, matrix=matrix)
         if fleet.out:
             click.echo(f"a row for each: {fleet.out}/{RUNS}")

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from ringcast.cli.local import answers, member_option
-from ringcast.cli.words import safe
+from ringcast.cli.words import is_told, json_file_option, safe
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command()
 @click.argument("group")
 @member_option
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def health(group: str, member: str | None, as_json: bool) -> None:
+@json_file_option
+def health(group: str, member: str | None, json_file: Path | None) -> None:
     """Whether members are ready: in the group, with enough others, and with their state.
 
     All members of this user on this machine are asked, each for a second at the most. Exits with 0
@@ -33,13 +36,8 @@ def health(group: str, member: str | None, as_json: bool) -> None:
         else reply.answer["reasons"]
         for reply in replies
     }
-    if as_json:
-        lines = [
-            {"member": who, "ready": not reasons, "reasons": reasons}
-            for who, reasons in found.items()
-        ]
-        click.echo(json.dumps(lines))
-    else:
+    told = [{"member": who, "ready": not why, "reasons": why} for who, why in found.items()]
+    if not is_told(told, json_file):
         for who, reasons in found.items():
             click.echo(f"{who}: {safe('; '.join(reasons)) or 'ready'}")
     sys.exit(any(found.values()))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from ringcast.cli.words import is_told, json_file_option
+
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def keygen(file: Path, as_json: bool) -> None:
+@json_file_option
+def keygen(file: Path, json_file: Path | None) -> None:
     """Make a key for a group, in a new FILE that only you can read.
 
     All members of the group need it: copy the file to where they run, over a channel that you
@@ -25,4 +26,5 @@ def keygen(file: Path, as_json: bool) -> None:
     from ringcast.aio.keys import write_key_file  # no other command needs it
 
     id = write_key_file(file).id.hex()
-    click.echo(json.dumps({"file": str(file), "id": id}) if as_json else f"{file}: key id {id}")
+    if not is_told({"file": str(file), "id": id}, json_file):
+        click.echo(f"{file}: key id {id}")

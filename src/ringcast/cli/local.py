@@ -16,7 +16,7 @@ import click
 from ringcast.aio.probe import ANSWER_BYTES_MAX, connect, credentials, probes
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.sources import group_directory, runtime_directory
-from ringcast.cli.words import safe, table
+from ringcast.cli.words import is_told, json_file_option, safe, table
 from ringcast.config import check_name
 from ringcast.errors import UsageError
 
@@ -233,8 +233,8 @@ member_option = click.option("--member", metavar="NAME", help="Only this one, by
 
 @click.command()
 @click.argument("group", required=False)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def members(group: str | None, as_json: bool) -> None:
+@json_file_option
+def members(group: str | None, json_file: Path | None) -> None:
     """Who is in a group, or in all groups that have members of this user on this machine.
 
     Members that are in different views, because they do not hear each other or have not yet, are
@@ -250,8 +250,7 @@ def members(group: str | None, as_json: bool) -> None:
     else:
         gatherings = [ask(path, {"ask": "view"}, probes_in(path)) for path in group_directories()]
     views = [view for replies in gatherings for view in _views(replies)]
-    if as_json:
-        click.echo(json.dumps(views))
+    if is_told(views, json_file):
         return
     if not views:
         click.echo("no group has a member here", err=True)
@@ -309,8 +308,8 @@ def _print_view(view: dict[str, Any]) -> None:
 @click.command()
 @click.argument("group")
 @member_option
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def explain(group: str, member: str | None, as_json: bool) -> None:
+@json_file_option
+def explain(group: str, member: str | None, json_file: Path | None) -> None:
     """What waits in a group, for whom, and since when: a sentence for each.
 
     All members of this user on this machine are asked. One that does not answer is named, too.
@@ -321,38 +320,32 @@ def explain(group: str, member: str | None, as_json: bool) -> None:
       ringcast explain orders --member web-1
     """
     replies = answers(group, {"ask": "explain"}, member)
-    if as_json:
-        lines = [
-            {
-                "member": reply.who,
-                "pid": reply.pid,
-                "reasons": None if reply.answer is None else reply.answer["reasons"],
-                "answers": reply.answer is not None,
-                "why_not": reply.why_not,
-            }
-            for reply in replies
-        ]
-        click.echo(json.dumps(lines))
-        return
-    waits = False
-    for reply in replies:
-        if reply.answer is None:
-            waits = True
-            click.echo(f"{reply.who} does not answer: {reply.why_not}")
-        else:
-            for reason in reply.answer["reasons"]:
-                waits = True
-                click.echo(f"{reply.who}: {safe(reason)}")
-    if not waits:
-        click.echo("nothing waits")
+    told = [
+        {
+            "member": reply.who,
+            "pid": reply.pid,
+            "reasons": None if reply.answer is None else reply.answer["reasons"],
+            "answers": reply.answer is not None,
+            "why_not": reply.why_not,
+        }
+        for reply in replies
+    ]
+    if not is_told(told, json_file):
+        lines = []
+        for reply in replies:
+            if reply.answer is None:
+                lines.append(f"{reply.who} does not answer: {reply.why_not}")
+            else:
+                lines += [f"{reply.who}: {safe(reason)}" for reason in reply.answer["reasons"]]
+        click.echo("\n".join(lines) or "nothing waits")
 
 
 @click.command()
 @click.argument("group")
 @member_option
-@click.option("--json", "as_json", is_flag=True, help="For programs: an object per member.")
+@json_file_option
 @click.option("--prometheus", is_flag=True, help="The main figures in Prometheus' text format.")
-def stats(group: str, member: str | None, as_json: bool, prometheus: bool) -> None:
+def stats(group: str, member: str | None, json_file: Path | None, prometheus: bool) -> None:
     """Every table with its size, and every counter, of the members of a group here.
 
     What is listed grows and shrinks with versions; what --prometheus prints keeps its names.
@@ -363,7 +356,7 @@ def stats(group: str, member: str | None, as_json: bool, prometheus: bool) -> No
       ringcast stats orders --member web-1 --json
       ringcast stats orders --prometheus > /var/lib/node_exporter/ringcast.prom
     """
-    if as_json and prometheus:
+    if json_file and prometheus:
         raise UsageError("--json or --prometheus, not both")
     replies = answers(group, {"ask": "top" if prometheus else "stats"}, member)
     found = [reply.answer for reply in replies if reply.answer is not None]
@@ -372,9 +365,7 @@ def stats(group: str, member: str | None, as_json: bool, prometheus: bool) -> No
             click.echo(f"{reply.who} does not answer: {reply.why_not}", err=True)
     if prometheus:
         click.echo(exposition(found), nl=False)
-    elif as_json:
-        click.echo(json.dumps(found))
-    else:
+    elif not is_told(found, json_file):
         for answer in found:
             click.echo(f"{safe(answer['member']['name'])}, process {answer['pid']}")
             click.echo("\n".join(_tree(answer["stats"], "  ")))
@@ -394,8 +385,8 @@ def _tree(content: dict[str, object], indent: str) -> Iterator[str]:
 @click.argument("group")
 @click.argument("peer")
 @click.option("--member", metavar="NAME", help="Only this one asks, by name or address.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def sync(group: str, peer: str, member: str | None, as_json: bool) -> None:
+@json_file_option
+def sync(group: str, peer: str, member: str | None, json_file: Path | None) -> None:
     """Have the members here ask PEER where its messages to each of them alone stand, and go on from
     there. For when they are stuck; it changes nothing where all is well.
 
@@ -415,8 +406,6 @@ def sync(group: str, peer: str, member: str | None, as_json: bool) -> None:
     lines = [f"{who} does not: {why}" if why else f"{who} asks {safe(peer)}" for who, why in asked]
     if all(why for _, why in asked):
         raise UsageError("; ".join(lines))
-    if as_json:
-        told = [{"member": who, "asks": not why, "why_not": why} for who, why in asked]
-        click.echo(json.dumps(told))
-    else:
+    told = [{"member": who, "asks": not why, "why_not": why} for who, why in asked]
+    if not is_told(told, json_file):
         click.echo("\n".join(lines))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.words import SCREEN, SparkMaster, json_file_option
-from ringcast.sim.crowd import load_table, loads, measure
+from ringcast.cli.words import SparkMaster, is_told, json_file_option
+from ringcast.sim.crowd import UNIFORM, load_table, loads, uniform_cost
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds
 from ringcast.sim.options import DETECTING, FAULTS, PROTOCOLS, PURGES
@@ -149,10 +148,8 @@ def simulate(
         raise click.UsageError("--jobs, --record and --economy do not go with --spark")
     if economy is not None:
         found = loads(economy)
-        if json_file is None:
+        if not is_told([load._asdict() for load in found], json_file):
             click.echo(load_table(found))
-        else:
-            write_figures([load._asdict() for load in found], json_file)
         return
     if partitions and protocol not in DETECTING:
         raise click.UsageError("--partitions needs --protocol group or uniform")
@@ -194,19 +191,9 @@ def simulate(
         for summary in counted:
             tally.add(summary)
     seconds = perf_counter() - started
-    if json_file is not None:
-        write_figures(figures(tally, protocol, purge, seeds, seconds), json_file)
-    if json_file != SCREEN:
+    if not is_told(figures(tally, protocol, purge, seeds, seconds), json_file):
         _show(tally, protocol, purge, partitions=partitions, matrix=matrix, seconds=seconds)
     ctx.exit(1 if tally.violations or tally.vacuous else 0)
-
-
-def write_figures(figures: object, path: Path) -> None:
-    text = json.dumps(figures, indent=2)
-    if path == SCREEN:
-        click.echo(text)
-    else:
-        path.write_text(text + "\n")
 
 
 def _show(
@@ -220,7 +207,12 @@ def _show(
     show_rules(tally)
     show_happenings(tally)
     if protocol == "uniform":
-        click.echo(measure())
+        each, kinds = uniform_cost()
+        counts = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+        click.echo(
+            f"{each:.3f} control frames per uniform message and member without faults, in runs of "
+            f"{UNIFORM.messages}: {counts}"
+        )
     if matrix:
         show_matrix(tally, protocol, purge)
     click.echo(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.words import Duration, safe, spark_session, table
+from ringcast.cli.words import Duration, is_told, json_file_option, safe, spark_session, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,16 +104,15 @@ def prune(warehouse: Path, older_than: float, layers: tuple[str, ...]) -> None:
 
 @tables.command()
 @_WAREHOUSE
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-def show(warehouse: Path, is_json: bool) -> None:
+@json_file_option
+def show(warehouse: Path, json_file: Path | None) -> None:
     """Say which tables there are, of which days, and how large they are.
 
     Example: ringcast tables show warehouse/
     """
     found = _existing(warehouse)
     rows = list(_summary(found))
-    if is_json:
-        click.echo(json.dumps(rows, indent=2))
+    if is_told(rows, json_file):
         return
     columns = ("table", "days", "partitions", "files", "rows", "bytes")
     lines = [[*columns, ""]]

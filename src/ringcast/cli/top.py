@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import signal
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ringcast.cli.local import answers
-from ringcast.cli.words import safe, table
+from ringcast.cli.words import SCREEN, is_line_told, json_file_option, safe, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
     from types import FrameType
     from typing import TypeAlias
 
@@ -71,8 +71,8 @@ class _Counts(NamedTuple):
     help="Seconds between two looks.",
 )
 @click.option("--once", is_flag=True, help="Look twice, for the rates, print once, and be done.")
-@click.option("--json", "as_json", is_flag=True, help="For programs: one line for each look.")
-def top(group: str, interval_s: float, once: bool, as_json: bool) -> None:
+@json_file_option
+def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> None:
     """Watch the members of a group here: how full their windows are, how fast they send and take,
     what has to be retransmitted, and who holds whom up since when. Ctrl-C ends it.
 
@@ -86,15 +86,13 @@ def top(group: str, interval_s: float, once: bool, as_json: bool) -> None:
       ringcast top orders --once --json
     """
     before = signal.signal(signal.SIGTERM, _interrupt)
-    is_live = sys.stdout.isatty() and not once and not as_json
+    is_live = sys.stdout.isatty() and not once and json_file != SCREEN
     try:
         if is_live:
             click.echo(HIDE_CURSOR + CLEAR, nl=False)
         for look in _looks(group, interval_s, once=once):
-            if is_live:
-                click.echo(_in_place(look), nl=False)
-            else:
-                click.echo(json.dumps(look.figures) if as_json else str(look))
+            if not is_line_told(look.figures, json_file):
+                click.echo(_in_place(look) if is_live else str(look), nl=not is_live)
     except KeyboardInterrupt:
         pass
     finally:

@@ -3,6 +3,7 @@ any work begins."""
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,11 +37,11 @@ def table(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) ->
         widths[0] = max(len(row[0]) for row in rows)
     lines = []
     for row in rows:
-        *cells, last = row
         fitted = [
             cell.rjust(widths[at]) if at in right else cell.ljust(widths[at])
-            for at, cell in enumerate(cells)
+            for at, cell in enumerate(row[:-1])
         ]
+        last = row[-1].rjust(widths[-1]) if len(row) == width and width - 1 in right else row[-1]
         lines.append("  ".join([*fitted, last]).rstrip())
     return lines
 
@@ -86,6 +87,8 @@ class OutputFile(click.ParamType[Path]):
         path = Path(str(value))
         if path != SCREEN and path.is_dir():
             self.fail(f"{path} is a directory", param, ctx)
+        if str(path) == path.stem != str(SCREEN):  # a word that was meant for the command
+            self.fail(f"{path} is no file name: end it in .json, or write --json last", param, ctx)
         if not path.parent.is_dir():
             self.fail(f"{path.parent} is not a directory", param, ctx)
         return path
@@ -112,4 +115,20 @@ json_file_option = click.option(
     metavar="[FILE]",
     help="Print JSON instead; with a FILE, write it there as well.",
 )
-"""`--json` at the end of a command, as everywhere; or with a file."""
+"""`--json` at the end of a command, or with a file; - is the screen. The same everywhere."""
+
+
+def is_told(content: object, path: Path | None) -> bool:
+    """Write it as JSON if that is wanted; whether the screen has it, and people get nothing."""
+    if path is not None:
+        text = json.dumps(content, indent=2)
+        click.echo(text) if path == SCREEN else path.write_text(text + "\n")
+    return path == SCREEN
+
+
+def is_line_told(content: object, path: Path | None) -> bool:
+    """The same, of something that goes on: a line for each time."""
+    if path is not None:
+        with click.open_file(str(path), "a") as file:
+            click.echo(json.dumps(content), file=file)
+    return path == SCREEN

@@ -2,8 +2,8 @@
 
 Every datagram arrives after the same short delay, or is lost, each independently of the others.
 
-What guarantees cost where nothing goes wrong: control frames, counted, not timed. Of uniform
-delivery in a small group; and of acks and of reports, in a crowd of any size.
+What guarantees cost where nothing goes wrong: control frames, counted, not timed. Of acks, of
+reports and of uniform delivery, in a crowd of any size.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ from ringcast.config import GroupConfig, MulticastConfig, StabilityConfig
 from ringcast.model import Address, Member, Stream
 from ringcast.node import build_node
 from ringcast.sim.clock import ns
-from ringcast.sim.cluster import Cluster
-from ringcast.sim.options import Options
 from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
-from ringcast.trace.rows import DELIVER, SEND, TX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +82,7 @@ class Crowd(Meter):
         address = self.addresses[place]
         config = GroupConfig(group="crowd", multicast=self._multicast)
         me = Member(address, 1, f"member-{place}")
-        node = self.nodes[address] = build_node(me, config)
+        node = self.nodes[address] = build_node(me, config, streams=tuple(Stream))
         resident = PlainMember(node)
         resident.before_sending = self._count_frames
         begin(self.world, resident, self.addresses)
@@ -102,9 +99,9 @@ class Crowd(Meter):
             self.run_for(step_ms)
         return (self.clock.now - start) / 1e6
 
-    def send(self, place: int, *payloads: bytes) -> None:
+    def send(self, place: int, *payloads: bytes, stream: Stream = Stream.FIFO) -> None:
         address = self.addresses[place]
-        self.nodes[address].send(payloads, self.clock.now)
+        self.nodes[address].send(payloads, self.clock.now, stream=stream)
         self.world.processes[address].turn()
 
     @property
@@ -133,89 +130,37 @@ class Crowd(Meter):
             self.copies[kind] += others_count if dest is None else 1
 
 
-# Uniform delivery
+# What guarantees cost
 
-NODES = 4
-RUN_MESSAGES = 50
-RUNS = 40
-
-
-class ControlCost(NamedTuple):
-    """One run without faults, in which all members send runs of uniform messages."""
-
-    messages: int
-    deliveries: int
-    frames: Counter[str]
-    """Control frames of the uniform stream by kind; one to the group counts once per receiver."""
-
-    @property
-    def per_message(self) -> float:
-        """Control frames for each message at each member."""
-        return sum(self.frames.values()) / (self.messages * NODES)
-
-    def __str__(self) -> str:
-        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.frames.items()))
-        return (
-            f"{self.per_message:.3f} control frames per uniform message and member without faults, "
-            f"in runs of {RUN_MESSAGES}: {kinds} for {self.messages} messages"
-        )
-
-
-def measure() -> ControlCost:
-    """Run it. The same figures every time."""
-    options = Options(
-        seed=0,
-        protocol="uniform",
-        nodes=NODES,
-        initial=NODES,
-        capacities=(1024,) * NODES,
-        tau_ms=(100.0,) * NODES,
-        window_bytes=4 << 20,
-        datagram_bytes=60_000,
-        senders=tuple(range(NODES)),
-        uniform=1.0,
-        # Each spell is one run.
-        messages=RUN_MESSAGES * RUNS - 1,
-        spells=RUNS,
-        burst=RUN_MESSAGES,
-        late_messages=0,
-        delay_ms=0.2,
-        delta_ms=0.2,
-        warm_ms=1000.0,
-        safety_ms=1000.0,
-    )
-    cluster = Cluster(options)
-    cluster.run()
-    messages = deliveries = 0
-    frames: Counter[str] = Counter()
-    for row in cluster.recorder.rows:
-        if row.stream != Stream.UNIFORM:
-            continue
-        if row.event == SEND:
-            messages += row.seqno2 - row.seqno + 1
-        elif row.event == DELIVER:
-            deliveries += row.seqno2 - row.seqno + 1
-        elif row.event == TX and row.kind != "data":
-            frames[row.kind] += 1 if row.peer else NODES - 1
-    return ControlCost(messages, deliveries, frames)
-
-
-# Acks and reports, in a group of any size
-
-LOAD_RUNS = 20
-LOAD_RUN_MESSAGES = 10
-LOAD_PERIOD_MS = 20.0
-LOAD_PAYLOAD_BYTES = 100
+PAYLOAD_BYTES = 100
 DRAIN_MS = 1000.0
 CONTROL = (
-    *("Ack", "Nack", "Watermark", "StabilityReport", "StabilityQuery", "Stable"),
+    *("Ack", "Nack", "Watermark", "Commit", "StabilityReport", "StabilityQuery", "Stable"),
     *("PeerRepairRequest", "PeerRepair"),
 )
-WAYS: dict[str, StabilityConfig | None] = {
-    "acks": None,
-    "reports": StabilityConfig(retain_delivered=False),
-    "reports, retained": StabilityConfig(),
+
+
+class Sending(NamedTuple):
+    """What each member sends: a run of messages in each period."""
+
+    runs: int = 20
+    messages: int = 10
+    period_ms: float = 20.0
+    stream: Stream = Stream.FIFO
+
+
+LOAD = Sending()
+WAYS = {
+    "acks": MulticastConfig(datagram_bytes=DATAGRAM_BYTES),
+    "reports": MulticastConfig(
+        datagram_bytes=DATAGRAM_BYTES, stability=StabilityConfig(retain_delivered=False)
+    ),
+    "reports, retained": MulticastConfig(
+        datagram_bytes=DATAGRAM_BYTES, stability=StabilityConfig()
+    ),
 }
+UNIFORM = Sending(40, 50, 25.0, Stream.UNIFORM)
+UNIFORM_MEMBERS = 4
 
 
 class Load(NamedTuple):
@@ -247,7 +192,7 @@ class Load(NamedTuple):
 
 def loads(members: int) -> list[Load]:
     """The same load in each way, with the default configuration. The same figures every time."""
-    return [_load(members, way, stability) for way, stability in WAYS.items()]
+    return [_load(Crowd(members, multicast=config), way, LOAD) for way, config in WAYS.items()]
 
 
 def load_table(found: list[Load]) -> str:
@@ -255,8 +200,8 @@ def load_table(found: list[Load]) -> str:
     first = found[0]
     return "\n".join(
         [
-            f"{first.members} members; each sends {LOAD_RUNS} runs of {LOAD_RUN_MESSAGES} messages "
-            f"of {LOAD_PAYLOAD_BYTES} bytes, one every {LOAD_PERIOD_MS:.0f} ms; no faults",
+            f"{first.members} members; each sends {LOAD.runs} runs of {LOAD.messages} messages "
+            f"of {PAYLOAD_BYTES} bytes, one every {LOAD.period_ms:.0f} ms; no faults",
             f"{'':16} {'control':>9} {'per msg':>10} {'their':>9} {'per msg':>10} "
             f"{'all':>14} {'bytes kept':>12}",
             f"{'':16} {'frames':>9} {'and member':>10} {'datagrams':>9} {'and member':>10} "
@@ -266,33 +211,40 @@ def load_table(found: list[Load]) -> str:
     )
 
 
-def _load(members: int, way: str, stability: StabilityConfig | None) -> Load:
-    config = MulticastConfig(datagram_bytes=DATAGRAM_BYTES, stability=stability)
-    crowd = Crowd(members, multicast=config)
-    for place in range(members):
+def uniform_cost() -> tuple[float, Counter[str]]:
+    """Control frames for each uniform message at each member, and all of them by their class."""
+    config = MulticastConfig(capacity=1024, window_bytes=4 << 20, datagram_bytes=60_000)
+    crowd = Crowd(UNIFORM_MEMBERS, multicast=config)
+    load = _load(crowd, "uniform", UNIFORM)
+    found = Counter({kind: crowd.copies[kind] for kind in CONTROL if crowd.copies[kind]})
+    return load.per_message(load.datagrams), found
+
+
+def _load(crowd: Crowd, way: str, sending: Sending) -> Load:
+    places = range(len(crowd.addresses))
+    for place in places:
         crowd.start(place)
     crowd.run_until_one_view(60_000.0)
     assert crowd.is_one
     crowd.run_for(DRAIN_MS)  # until nobody speaks of the view any more
     crowd.reset_counters()
-    payloads = [bytes(LOAD_PAYLOAD_BYTES)] * LOAD_RUN_MESSAGES
     retained = 0
-    for _ in range(LOAD_RUNS):
-        for place in range(members):
-            crowd.send(place, *payloads)
-        for _ in range(round(LOAD_PERIOD_MS)):
+    for _ in range(sending.runs):
+        for place in places:
+            crowd.send(place, *[bytes(PAYLOAD_BYTES)] * sending.messages, stream=sending.stream)
+        for _ in range(round(sending.period_ms)):
             crowd.run_for(1.0)
             retained = max(retained, *map(_kept, crowd.nodes.values()))
     crowd.run_for(DRAIN_MS)
     assert not any(map(_kept, crowd.nodes.values()))
     return Load(
         way,
-        members,
-        members * LOAD_RUNS * LOAD_RUN_MESSAGES,
+        len(places),
+        len(places) * sending.runs * sending.messages,
         sum(crowd.frames[kind] for kind in CONTROL),
         sum(crowd.copies[kind] for kind in CONTROL),
         crowd.datagrams,
-        retained * LOAD_PAYLOAD_BYTES,
+        retained * PAYLOAD_BYTES,
     )
 
 

@@ -95,7 +95,8 @@ class Delay:
     shape: str
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        flight.draws = tuple(dice.random() for _ in range(6))
+        roll = dice.random
+        flight.draws = roll(), roll(), roll(), roll(), roll(), roll()
         base = self.mean_ns * flight.link.factor
         match self.shape:
             case "uniform":

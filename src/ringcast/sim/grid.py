@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ringcast.errors import UsageError
-from ringcast.sim.options import FAULTS
+from ringcast.sim.options import FAULT_OPTIONS, FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,19 +31,15 @@ class Setting(NamedTuple):
     low: float
     high: float
     is_whole: bool = False
-    fault: str = ""
-    """The fault class whose probability it is."""
 
 
+SHARES = {names[0]: fault for fault, names in FAULT_OPTIONS.items() if fault not in ("F2", "F22")}
+"""How often a fault happens: the fault class."""
 SETTINGS = {
     "capacity": Setting(1, 1 << 15, is_whole=True),
     "messages": Setting(1, 100_000, is_whole=True),
     "burst": Setting(1, 100_000, is_whole=True),
-    "loss": Setting(0, 0.9, fault="F1"),
-    "duplicates": Setting(0, 0.9, fault="F3"),
-    "reorder": Setting(0, 0.9, fault="F4"),
-    "spikes": Setting(0, 0.9, fault="F5"),
-    "corruption": Setting(0, 0.9, fault="F6"),
+    **dict.fromkeys(SHARES, Setting(0, 0.9)),
 }
 
 
@@ -81,8 +77,8 @@ def place(options: Options, point: Point) -> Options:
         elif setting.is_whole:
             changes = {name: int(value)}
         else:
-            others = {*options.faults} - {setting.fault}
-            wanted = others | {setting.fault} if value else others
+            others = {*options.faults} - {SHARES[name]}
+            wanted = others | {SHARES[name]} if value else others
             changes = {name: value, "faults": tuple(f for f in FAULTS if f in wanted)}
         options = replace(options, **changes)
     return options

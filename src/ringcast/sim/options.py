@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from ringcast.config import MembershipConfig, MulticastConfig, StabilityConfig, UnicastConfig
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
 FAULTS = {
     "F1": "loss",
@@ -64,7 +65,7 @@ DETECTING = ("group", "uniform")
 PURGES = ("acks", "stability")
 """How a group may learn what everybody has."""
 NODES_MAX = 10
-PAIRS_SHOWN = 16
+WORDS_SHOWN = 16
 
 
 def slot_name(slot: int) -> str:
@@ -244,8 +245,6 @@ class Options:
             raise UsageError("stability is about messages to a group, not between two members")
         if not self.has_stability and (self.retain or self.grow > 1):
             raise UsageError("retain and grow need purge to be stability")
-        if self.grow < 1:
-            raise UsageError(f"grow must be 1 or more: {self.grow}")
         if self.partitions and not self.has_detector:
             raise UsageError(f"partitions need the protocol group, not {self.protocol}")
         if not 1 <= self.initial <= self.nodes <= NODES_MAX:
@@ -261,8 +260,8 @@ class Options:
                 raise UsageError(f"{fault!r} is not a fault class: {', '.join(FAULTS)}")
         if not self.chunk_bytes or min(self.chunk_bytes) < 1 or self.give_chunks < 1:
             raise UsageError("chunk_bytes and give_chunks must not be empty")
-        if not self.sizes or self.burst < 1 or self.take_limit < 1 or self.spells < 1:
-            raise UsageError("sizes, burst, spells and take_limit must not be empty")
+        if not self.sizes or min(self.burst, self.take_limit, self.spells, self.grow) < 1:
+            raise UsageError("sizes, burst, spells, take_limit and grow must not be empty")
 
     def has(self, fault: str) -> bool:
         return fault in self.faults
@@ -344,6 +343,8 @@ class Options:
 
     def with_nodes(self, nodes: int) -> Options:
         """The same run with the last nodes left out."""
+        singles = ("stopped", "stalled", "late_leaver")
+        gone: dict[str, Any] = {name: -1 for name in singles if getattr(self, name) >= nodes}
         return replace(
             self,
             nodes=nodes,
@@ -352,116 +353,80 @@ class Options:
             tau_ms=self.tau_ms[:nodes],
             senders=tuple(slot for slot in self.senders if slot < nodes),
             pairs=tuple(pair for pair in self.pairs if max(pair) < nodes),
-            stopped=self.stopped if self.stopped < nodes else -1,
-            stalled=self.stalled if self.stalled < nodes else -1,
-            late_leaver=self.late_leaver if self.late_leaver < nodes else -1,
             incidents=tuple(
                 item for item in self.incidents if all(slot < nodes for slot in item.nodes)
             ),
+            **gone,
         )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2)
 
     def __str__(self) -> str:
-        """A block for people."""
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        name = slot_name
+        """A block for people: what is not as by default, by the names that JSON has too."""
         of = f" of {self.protocol}" if self.protocol != "multicast" else ""
-        yield f"seed {self.seed}{of}" + (" with partitions" if self.partitions else "")
-        names = " ".join(map(name, range(self.nodes)))
-        yield f"  nodes      {names}; {self.initial} from the start"
-        capacities = "/".join(map(str, dict.fromkeys(self.capacities)))
-        yield (
-            f"  windows    {capacities} messages, {self.window_bytes} bytes; "
-            f"datagrams {self.datagram_bytes} bytes"
-        )
-        if self.protocol == "unicast":  # what only one of the protocols has
-            expiry = f"idle for {self.expiry_ms:.0f} ms" if self.expiry_ms else "never"
-            habits = (
-                f"closing {expiry}, gone {self.close_ms:.0f} ms later, giving up after "
-                f"{self.max_retransmit_ms:.0f} ms"
-            )
-        else:
-            habits = (
-                f"ack threshold {self.ack_threshold or 'capacity / 4'}, "
-                f"repair to {'all' if self.repair_to_all else 'whoever asks'}"
-            )
-        taus = "/".join(f"{tau:.0f}" for tau in dict.fromkeys(self.tau_ms))
-        yield f"  timing     tau {taus} ms, ack delay {self.ack_delay_ms:.1f} ms, {habits}"
-        pairs = [f"{name(source)}>{name(dest)}" for source, dest in self.pairs]
-        loads = [*map(name, self.senders), *pairs[:PAIRS_SHOWN]]
-        if len(pairs) > PAIRS_SHOWN:
-            loads.append(f"and {len(pairs) - PAIRS_SHOWN} more")
-        yield (
-            f"  load       {self.messages} messages from each of "
-            f"{' '.join(loads)} in bursts of {self.burst}"
-            + (f" and {self.spells} spells" if self.spells > 1 else "")
-            + f"; sizes {', '.join(map(str, self.sizes))} bytes"
-            + (f"; {self.uniform:.0%} of them uniform" if self.uniform else "")
-        )
-        yield (
-            f"  take       {self.take_limit} at a time"
-            + (f"; {name(self.stopped)} stops for good" if self.stopped >= 0 else "")
-            + (f"; {name(self.late_leaver)} leaves late" if self.late_leaver >= 0 else "")
-            + ("; whoever leaves takes nothing any more" if self.deaf_leavers else "")
-        )
-        yield (
-            f"  network    {self.delay} delay {self.delay_ms:.2f} ms, at most "
-            f"{self.delta_ms:.2f} ms once healed"
-        )
-        if self.has_stability:
-            threshold = self.threshold_bytes
-            yield (
-                f"  reports      within {self.stability_ms:.1f} ms or after "
-                f"{'an eighth of a window' if threshold is None else f'{threshold} bytes'}; "
-                f"windows grow × {self.grow}; receivers "
-                f"{'retain' if self.retain else 'do not retain'}"
-            )
-        detection = f"crashes known after {self.detect_ms:.1f} ms"
-        if self.has_detector:
-            detection = (
-                f"beats each {self.heartbeat_ms:.0f} ms, suspected after {self.suspect_ms:.0f} + "
-                f"{self.verify_ms:.0f} ms"
-            )
-        yield (
-            f"  group      discovery {self.discovery_ms:.0f} ms, {detection}, leaving in "
-            f"{self.leave_ms:.0f} ms"
-        )
-        later = f", all after {self.told_ms:.0f} ms" if self.told < 1 else ""
-        yield (
-            f"  start      within {self.start_ms:.0f} ms; {self.told:.0%} of the addresses known"
-            f"{later}; {'refused ports are noticed' if self.hints else 'no hints of refused ports'}"
-        )
-        if self.state:
-            stalled = f"; {name(self.stalled)} gives nothing" if self.stalled >= 0 else ""
-            yield (
-                f"  state      {self.give_chunks} chunks of {', '.join(map(str, self.chunk_bytes))}"
-                f" bytes within {self.give_ms:.0f} ms{stalled}, refused {self.refuse:.0%}; "
-                f"{self.ballast} bytes of ballast; joiners keep {self.join_buffer_bytes} bytes "
-                "meanwhile"
-            )
-        yield f"  phases     warm {self.warm_ms:.0f} ms, safety {self.safety_ms:.0f} ms"
-        yield f"  faults     {', '.join(self.faults) or 'none'}"
-        burst = f" in bursts of {self.loss_burst:.0f}" if self.loss_burst else ""
-        details = {
-            "F1": f"loss {self.loss:.3f}{burst}",
-            "F2": f"loses {self.target}, {self.target_loss:.2f}",
-            "F3": f"duplicates {self.duplicates:.3f}, {self.copies} copies up to "
-            f"{self.copy_late_ms:.0f} ms late",
-            "F4": f"reorders {self.reorder:.3f} by up to {self.reorder_ms:.1f} ms",
-            "F5": f"spikes {self.spikes:.4f} of up to {self.spike_ms:.0f} ms, slowest link "
-            f"× {self.asymmetry:.1f}",
-            "F6": f"corrupts {self.corruption:.4f}",
-            "F22": f"{self.stale:.4f} come again up to {self.stale_ms:.0f} ms later",
-        }
-        indent = " " * 13
-        yield from (f"{indent}{each:4} {details[each]}" for each in self.faults if each in details)
-        yield from (f"{indent}{incident}" for incident in self.incidents)
+        parted = " with partitions" * self.partitions
+        lines = [f"seed {self.seed}{of}{parted}, {self.nodes} nodes"]
+        for title, names in BLOCK.items():
+            lines += self._told(f"  {title:10} ", names)
+        lines.append(f"  faults     {', '.join(self.faults) or 'none'}")
+        for fault in self.faults:
+            lines += self._told(f"{INDENT}{fault:4} ", FAULT_OPTIONS.get(fault, ()))
+        lines += [f"{INDENT}{incident}" for incident in self.incidents]
         if self.only is not None:
-            yield f"{indent}only these packet faults: {', '.join(self.only) or 'none'}"
+            lines.append(f"{INDENT}only these packet faults: {', '.join(self.only) or 'none'}")
+        return "\n".join(lines)
+
+    def _told(self, title: str, names: Sequence[str]) -> list[str]:
+        values = {name: getattr(self, name) for name in names}
+        told = [f"{name} {_words(v)}" for name, v in values.items() if v != DEFAULTS[name]]
+        return wrap(title + ", ".join(told), 100, subsequent_indent=INDENT) if told else []
+
+
+DEFAULTS: dict[str, Any] = {item.name: item.default for item in fields(Options)}
+BLOCK = {
+    "start": ("initial", "start_ms", "told", "told_ms", "hints"),
+    "windows": ("capacities", "grow", "window_bytes", "datagram_bytes"),
+    "timing": (
+        *("tau_ms", "ack_delay_ms", "ack_threshold", "repair_to_all"),
+        *("expiry_ms", "close_ms", "max_retransmit_ms"),
+    ),
+    "reports": ("purge", "retain", "stability_ms", "threshold_bytes"),
+    "group": (
+        *("discovery_ms", "heartbeat_ms", "suspect_ms", "verify_ms", "leave_ms", "detect_ms"),
+        *("late_leaver", "deaf_leavers"),
+    ),
+    "load": ("senders", "pairs", "messages", "spells", "burst", "sizes", "uniform"),
+    "take": ("late_messages", "take_limit", "stopped", "poll_ms", "hold_ms"),
+    "state": (
+        *("state", "join_buffer_bytes", "ballast", "chunk_bytes", "give_ms", "give_chunks"),
+        *("refuse", "stalled"),
+    ),
+    "network": ("delay", "delay_ms", "delta_ms"),
+    "phases": ("warm_ms", "safety_ms"),
+}
+"""What people see together of options."""
+FAULT_OPTIONS = {
+    "F1": ("loss", "loss_burst"),
+    "F2": ("target_loss", "target"),
+    "F3": ("duplicates", "copies", "copy_late_ms"),
+    "F4": ("reorder", "reorder_ms"),
+    "F5": ("spikes", "spike_ms", "asymmetry"),
+    "F6": ("corruption",),
+    "F22": ("stale", "stale_ms"),
+}
+"""What matters only with this fault of packets: first how often it happens."""
+INDENT = " " * 13
+
+
+def _words(value: object) -> str:
+    """As short as it can be: what is the same for all nodes is told once."""
+    if not isinstance(value, tuple):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    words = [">".join(map(str, each)) if isinstance(each, tuple) else f"{each:g}" for each in value]
+    words = words[:1] if len({*words}) == 1 else words or ["none"]
+    left_out = f" and {len(words) - WORDS_SHOWN} more" if len(words) > WORDS_SHOWN else ""
+    return " ".join(words[:WORDS_SHOWN]) + left_out
 
 
 def from_json(text: str) -> Options:

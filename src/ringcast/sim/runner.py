@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -100,12 +102,25 @@ def _when(failure: Failure) -> int:
     return failure.rows[-1].run_idx if failure.rows else 0
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Rows stay, and the garbage collector would look through them again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
     """Simulate one run and judge it."""
     cluster = Cluster(options, node_factory)
-    cluster.run()
-    trace = cluster.trace
-    verdicts = audit(trace)
+    with _uncollected():
+        cluster.run()
+        trace = cluster.trace
+        verdicts = audit(trace)
     findings = cluster.recorder.findings
     failures = [
         Failure(finding.rule, finding.text, tuple(trace.rows[finding.run_idx :][:1]))

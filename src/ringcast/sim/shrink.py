@@ -8,9 +8,10 @@ rule.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ringcast.errors import UsageError
+from ringcast.sim.options import DEFAULTS
 from ringcast.sim.runner import run
 
 if TYPE_CHECKING:
@@ -23,24 +24,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RUNS_MAX = 500
-PLAIN: tuple[tuple[str, Any], ...] = (
-    ("hold_ms", 0.0),
-    ("poll_ms", 0.0),
-    ("take_limit", 1000),
-    ("stopped", -1),
-    ("repair_to_all", False),
-    ("sizes", (100,)),
-    ("delay", "const"),
-    ("ack_threshold", None),
-    ("late_messages", 1),
-    ("spells", 1),
-    ("expiry_ms", 0.0),
-    ("max_retransmit_ms", 60_000.0),
-    ("hints", False),
-    ("told", 1.0),
-    ("start_ms", 0.0),
+PLAIN = (
+    *("hold_ms", "poll_ms", "take_limit", "stopped", "repair_to_all", "sizes", "delay"),
+    *("ack_threshold", "spells", "expiry_ms", "max_retransmit_ms", "hints"),
+    *("told", "start_ms"),
 )
-"""What these options are where nothing depends on them."""
+"""Options on which, as they are by default, nothing depends."""
 
 
 class Shrinker:
@@ -90,7 +79,8 @@ class Shrinker:
             self._fails(self.best.options.without(fault))
 
     def _make_plain(self) -> None:
-        for name, value in PLAIN:
+        for name in PLAIN:
+            value = DEFAULTS[name]
             if getattr(self.best.options, name) != value:
                 self._fails(replace(self.best.options, **{name: value}))
 
@@ -110,7 +100,7 @@ class Shrinker:
                 break
         options = self.best.options
         self._fewest(options.pairs, lambda kept: replace(options, pairs=kept))
-        for name in ("messages", "burst"):
+        for name in ("messages", "burst", "late_messages"):
             while getattr(self.best.options, name) > 1:
                 half = getattr(self.best.options, name) // 2
                 if not self._fails(replace(self.best.options, **{name: half})):
