@@ -33,7 +33,6 @@ from ringcast.trace.columns import (
     DELTA,
     DICTIONARY,
     PAYLOADS,
-    READ_ROWS,
     SCHEMA,
     bounds_of,
     constant_column,
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from ringcast.trace.columns import Bounds
     from ringcast.trace.held import Range
     from ringcast.trace.rows import Facts
 
@@ -374,70 +372,58 @@ class Segment:
             page_checksum_verification=True,
         )
 
+    @cached_property
+    def _stored(self) -> frozenset[str]:
+        return frozenset(self._file.schema_arrow.names)
+
     @property
     def groups(self) -> range:
         """Its row groups, by number."""
         return range(self._metadata.num_row_groups)
 
-    def bounds(self, group: int, columns: Collection[str]) -> dict[str, Bounds | None]:
-        """The least and the greatest of these columns in a row group, as far as is known."""
-        return bounds_of(self._metadata, group, columns)
-
     def batches(
         self,
         columns: Sequence[str] = SCHEMA.names,
         only_for: Mapping[str, str] = _NO_EVENTS,
-        groups: Iterable[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows in order, these columns of them; what this version lacks has its default, and
-        so may have a column that is wanted for rows of one event `only_for`, where there are none:
-        then "event" must be among them. What the footer tells is not read."""
+        """The rows in order, these columns of them, a row group at a time."""
+        return (self.group(number, columns, only_for) for number in self.groups)
+
+    def group(
+        self, number: int, columns: Sequence[str], only_for: Mapping[str, str] = _NO_EVENTS
+    ) -> pa.RecordBatch:
+        """These columns of a row group. What this version lacks has its default, and so may have a
+        column that is wanted for rows of one event `only_for`, where there are none: then "event"
+        must be among them. What the footer tells is not read."""
         schema = pa.schema([ARCHIVE_SCHEMA.field(name) for name in columns])
-        stored = set(self._file.schema_arrow.names)
-        missing = {
-            name: Row._field_defaults.get(name, "") for name in columns if name not in stored
-        }
+        defaults = Row._field_defaults
+        known = {name: defaults.get(name, "") for name in columns if name not in self._stored}
+        known |= known_values(self._metadata, number, columns, only_for, defaults)
+        # One column at least counts the rows.
+        read = [name for name in columns if name not in known] or ["idx"]
+        count = self._check_size(number)
         try:
-            for group in self.groups if groups is None else groups:
-                known = missing | known_values(
-                    self._metadata, group, columns, only_for, Row._field_defaults
-                )
-                left = self._check_size(group)
-                # Whoever wants more cores reads more files. One column at least counts the rows.
-                for batch in self._file.iter_batches(
-                    READ_ROWS,
-                    row_groups=[group],
-                    columns=[name for name in columns if name not in known] or ["idx"],
-                    use_threads=False,
-                ):
-                    arrays = [
-                        constant_column(name, known[name]).slice(0, len(batch))
-                        if name in known
-                        else batch.column(name)
-                        for name in columns
-                    ]
-                    left -= len(batch)
-                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-                if left:
-                    raise Unreadable(self.path, "damaged: rows are missing")
-        except (*STORAGE_ERRORS, TypeError) as error:
+            # Whoever wants more cores reads more files.
+            found = self._file.read_row_group(number, read, use_threads=False).combine_chunks()
+            if len(found) != count:
+                raise Unreadable(self.path, "damaged: rows are missing")
+            if not count:
+                return pa.RecordBatch.from_pylist([], schema)
+            arrays = [
+                constant_column(name, known[name], count) if name in known else found[name].chunk(0)
+                for name in columns
+            ]
+            return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        except (*STORAGE_ERRORS, TypeError, ValueError) as error:
             raise Unreadable(self.path, f"damaged: {_one_line(error)}") from error
 
-    def row_group(self, group: int, columns: Sequence[str], seqnos: Range) -> pa.RecordBatch | None:
-        """These columns of a row group, as it was written; None if no row of it speaks of these
-        seqnos. The file must have the columns."""
-        bounds = self.bounds(group, ("seqno", "seqno2"))
-        low, high = bounds["seqno"], bounds["seqno2"]
-        if (low and low.least > seqnos.last) or (high and high.greatest < seqnos.first):
-            return None
-        self._check_size(group)
-        try:
-            table = self._file.read_row_group(group, list(columns))
-            return pa.RecordBatch.from_arrays(
-                [column.combine_chunks() for column in table.columns], names=list(columns)
-            )
-        except (OSError, pa.ArrowException, ValueError) as error:
-            raise Unreadable(self.path, f"damaged: {_one_line(error)}") from error
+    def may_have(self, group: int, numbers: Range, lower: str, upper: str) -> bool:
+        """Whether the row group may have a row whose numbers, from the column `lower` to `upper`,
+        are among these."""
+        bounds = bounds_of(self._metadata, group, (lower, upper))
+        low, high = bounds[lower], bounds[upper]
+        is_beyond = low is not None and low.least > numbers.last
+        return not (is_beyond or (high is not None and high.greatest < numbers.first))
 
     def check_rows(self) -> None:
         """Verify the bytes of all columns but the messages: who reads some of them now, and others
