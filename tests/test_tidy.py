@@ -194,7 +194,6 @@ LONG = {
     "window/windows.py": (676, "windows by side"),
     "blocking.py": (527, "one table of options"),
     "aio/tcp.py": (559, "transports apart"),
-    "trace/segments.py": (543, "one writer of rows"),
     "sim/options.py": (484, "faults as tables; the wider world has more of them"),
 }
 """Files of more than 450 lines: how long they may be, and what will split them. It only shrinks."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from ringcast.trace.segments import Recording
+    from ringcast.trace.footer import Recording
 
 READ_ROWS = 65_536
 """More than recorders put into a row group."""

@@ -16,16 +16,12 @@ import pyarrow.parquet as pq
 from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Address, Member, Run, Stream, ViewId
 from ringcast.trace.columns import PAYLOADS
+from ringcast.trace.footer import Before
 from ringcast.trace.held import Holdings, Range
 from ringcast.trace.recorder import Recorder
 from ringcast.trace.scribe import ROOM_BYTES, SEGMENT_BYTES
 from ringcast.trace.sealed import Unreadable
-from ringcast.trace.segments import (
-    ROW_GROUP_BYTES,
-    Before,
-    Segment,
-    segment_paths,
-)
+from ringcast.trace.segments import ROW_GROUP_BYTES, Segment, segment_paths
 from support.sealing import seal
 
 if TYPE_CHECKING:
