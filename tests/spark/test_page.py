@@ -40,6 +40,7 @@ from ringcast.spark.page.scales import (
     short,
     time_axis,
 )
+from ringcast.spark.page.wire import control
 from ringcast.spark.report import Names, Report, Verdict, Violation
 from ringcast.trace.rows import LISTS, Row
 
@@ -250,6 +251,15 @@ def test_a_page_that_cannot_be_written_is_refused_before_spark_starts(tmp_path: 
 
 
 # Parts
+
+
+def test_control_frames_are_told_by_what_they_are_for() -> None:
+    kinds = ("ack", "want", "peer_repair_request", "watermark", "stability_query", "stable")
+    figures = Figures(control={"a": {**dict.fromkeys(kinds, 0.5), "commit": 0.25, "hello": 0.1}})
+    cells = [words for words in Reader(control(figures)).words if words.strip()]
+    heads = ["member", "acks", "requests", "reminders", "reports", "commits", "group", "in all"]
+    assert cells[-16:-8] == heads
+    assert cells[-8:] == ["a", "500", "1,000", "500", "1,000", "250", "100", "3,350"]
 
 
 def test_text_is_escaped_unless_it_was_made_here() -> None:

@@ -194,7 +194,7 @@ class _Taking:
         economy = metrics.control_cost(self._rows).where(F.col("member").isin(keys))
         for cost in economy.collect():
             kinds = figures.control.setdefault(self._name(cost.member), {})
-            kinds[cost.kind.replace("_", "")] = cost.frames_per_message or 0.0
+            kinds[cost.kind] = cost.frames_per_message or 0.0
         figures.control = dict(sorted(figures.control.items()))
 
     def take_windows(self) -> None:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 EVERYBODY = "everybody"
 _CONTROL = {
     "acks": ("ack",),
-    "requests": ("nack", "peerrepairrequest"),
+    "requests": ("nack", "want", "peer_repair_request"),
     "reminders": ("watermark",),
-    "reports": ("stability_report", "stabilityquery", "stable"),
-    "commits": ("commit", "commitwanted"),
+    "reports": ("stability_report", "stability_query", "stable"),
+    "commits": ("commit",),
 }
 """What control frames are for: to say what arrived, ask for what did not, and remind of what was
 sent. The rest keeps the group together."""
