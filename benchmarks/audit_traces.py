@@ -20,6 +20,7 @@ import pyarrow as pa
 from benchmarks.workload import progress
 from ringcast.trace.columns import SCHEMA
 from ringcast.trace.content import BLOCK_MESSAGES, HASHED_EVERY
+from ringcast.trace.footer import Recording
 from ringcast.trace.rows import (
     BLOCK,
     DELIVER,
@@ -33,7 +34,7 @@ from ringcast.trace.rows import (
     VIEW,
     Row,
 )
-from ringcast.trace.segments import ROW_GROUP_ROWS, Recording, SegmentWriter
+from ringcast.trace.segments import ROW_GROUP_ROWS, SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

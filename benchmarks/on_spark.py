@@ -33,8 +33,9 @@ from ringcast.spark.source import (
     register,
 )
 from ringcast.trace.archive import Index
+from ringcast.trace.footer import Recording
 from ringcast.trace.rows import DELIVER, Row
-from ringcast.trace.segments import Recording, SegmentWriter
+from ringcast.trace.segments import SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

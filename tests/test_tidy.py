@@ -193,7 +193,6 @@ LONG = {
     "aio/group.py": (743, "one table of options"),
     "blocking.py": (527, "one table of options"),
     "aio/tcp.py": (559, "transports apart"),
-    "trace/segments.py": (543, "one writer of rows"),
 }
 """Files of more than 450 lines: how long they may be, and what will split them. It only shrinks."""
 

@@ -170,8 +170,9 @@ def _parse_keys(data: bytes) -> None:
 
 
 def _segments(directory: Path) -> tuple[list[bytes], list[bytes]]:
+    from ringcast.trace.footer import Recording
     from ringcast.trace.rows import DELIVER, VIEW, Row
-    from ringcast.trace.segments import Recording, SegmentWriter
+    from ringcast.trace.segments import SegmentWriter
 
     def write(recording: Recording, payloads: list[list[bytes]] | None) -> bytes:
         writer = SegmentWriter(directory, recording)

@@ -131,7 +131,8 @@ def _make_pages(directory: Path) -> dict[str, Path]:
 
 def _plant_duplicate(trace: Path, planted: Path) -> None:
     """Copy the trace, with the last delivery of the first member repeated."""
-    from ringcast.trace.segments import Recording, Segment, segment_paths, write_segment
+    from ringcast.trace.footer import Recording
+    from ringcast.trace.segments import Segment, segment_paths, write_segment
 
     shutil.copytree(trace, planted)
     path = next(path for path in segment_paths(planted) if Segment(path).info.is_last)

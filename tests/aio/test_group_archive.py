@@ -13,9 +13,10 @@ pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
 from ringcast import MulticastConfig
 from ringcast.aio.driver import Driver
+from ringcast.trace.footer import Recording
 from ringcast.trace.rows import DELIVER, SEND, STOP
 from ringcast.trace.scribe import ROOM_BYTES
-from ringcast.trace.segments import Recording, Segment, segment_paths
+from ringcast.trace.segments import Segment, segment_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

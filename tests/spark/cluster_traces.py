@@ -16,6 +16,7 @@ import pytest
 from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
 from ringcast.trace import sealed
+from ringcast.trace.footer import Recording
 from ringcast.trace.recorder import STRETCH_NS, Recorder
 from ringcast.trace.rows import (
     FREEZE,
@@ -27,12 +28,7 @@ from ringcast.trace.rows import (
     naming_id,
     naming_view,
 )
-from ringcast.trace.segments import (
-    Recording,
-    Segment,
-    segment_paths,
-    write_segment,
-)
+from ringcast.trace.segments import Segment, segment_paths, write_segment
 from support.sealing import info_of, write_sealed
 
 if TYPE_CHECKING:

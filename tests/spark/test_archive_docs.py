@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ringcast.trace.footer import Recording
 from ringcast.trace.retention import queries
 from ringcast.trace.rows import DELIVER, Row
-from ringcast.trace.segments import Recording, SegmentWriter
+from ringcast.trace.segments import SegmentWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from ringcast.spark.audit import audit
 from ringcast.spark.follow import STATE, follow
 from ringcast.spark.kept import KeptDigests
 from ringcast.spark.reading import NOT_READ
-from ringcast.trace import columns, sealed, segments
+from ringcast.trace import columns, footer, sealed, segments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,7 +202,7 @@ def test_state_is_for_one_directory_one_follower_and_one_way_to_make_digests(
     assert step.new == step.segments
 
 
-@pytest.mark.parametrize("module", [summary, summarize, columns, sealed, segments, states])
+@pytest.mark.parametrize("module", [summary, summarize, columns, footer, sealed, segments, states])
 def test_digests_are_made_anew_when_what_makes_them_changes(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,14 +13,9 @@ from pyspark.testing import assertDataFrameEqual
 from ringcast.errors import UsageError
 from ringcast.sim.runner import run_seeds
 from ringcast.spark import metrics
+from ringcast.trace.footer import Recording
 from ringcast.trace.rows import Row
-from ringcast.trace.segments import (
-    Recording,
-    Segment,
-    SegmentWriter,
-    segment_paths,
-    write_segment,
-)
+from ringcast.trace.segments import Segment, SegmentWriter, segment_paths, write_segment
 
 if TYPE_CHECKING:
     from typing import Any

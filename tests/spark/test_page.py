@@ -28,10 +28,7 @@ from ringcast.spark.page.figures import (
     VIEWS_MAX,
     WINDOWS_MAX,
     Figures,
-    InstalledView,
-    Life,
     Mark,
-    Window,
 )
 from ringcast.spark.page.markup import Markup, tag, text
 from ringcast.spark.page.scales import (
@@ -43,6 +40,7 @@ from ringcast.spark.page.scales import (
     short,
     time_axis,
 )
+from ringcast.spark.page.wire import control
 from ringcast.spark.report import Names, Report, Verdict, Violation
 from ringcast.trace.rows import LISTS, Row
 
@@ -175,7 +173,8 @@ def crowd() -> Figures:
     names = [f"member-with-a-long-name-{at:03}" for at in range(MEMBERS_MAX)]
     slots = range(2 * WINDOWS_MAX + 1)
     figures = Figures(span_s=1000.0, window_s=1000.0 / len(slots), members=1000)
-    figures.lives = [Life(f"{name}#1", name, 0.0, 1000.0, None, is_full=True) for name in names]
+    life = {"started_s": 0.0, "last_s": 1000.0, "end": None, "is_full": True}
+    figures.lives = [Record(member=name, **life) for name in names]
     figures.colours = {name: at for at, name in enumerate(names[: SERIES_MAX - 1])}
     shown = [*figures.colours, ""]
     figures.throughput = {name: dict.fromkeys(slots, 1234567.8) for name in shown}
@@ -183,26 +182,29 @@ def crowd() -> Figures:
     figures.latency = {slot: Record(samples=10**9, reason=None, **quantiles) for slot in slots}
     figures.latency_all = figures.latency[0]
     figures.pairs = [
-        Record(sender=f"{names[at]}#1", receiver=f"{names[-1]}#1", samples=10**9, **quantiles)
+        Record(sender=names[at], receiver=names[-1], samples=10**9, **quantiles)
         for at in range(PAIRS_MAX)
     ]
     figures.pairs_known = 10**6
-    some = [f"{name}#1" for name in names[:HEAT_MAX]]
+    some = names[:HEAT_MAX]
     figures.heat = [
         Record(sender=a, receiver=b, messages=10**9, frames=10**9, bytes=10**9, requests=10**9)
         for a in some
         for b in [*some, None]
     ]
     figures.control = {name: {"ack": 0.5, "beat": 1.5} for name in names[:HEAT_MAX]}
+    full = {"used": 10**6, "capacity": 10**6, "occupancy": 1.0}
     figures.windows = {
         (name, is_uniform): [
-            Window(slot * figures.window_s, 10**6, 10**6, 1.0, shown[slot % 3]) for slot in slots
+            Record(at_s=slot * figures.window_s, limited_by=shown[slot % 3], **full)
+            for slot in slots
         ]
         for name in shown[:-1]
         for is_uniform in (False, True)
     }
+    changes = {"joined": names[:1], "departed": names[1:2]}
     figures.views = [
-        InstalledView(5.0 * at, 5.0 * at, at, names, names[:1], names[1:2])
+        Record(at_s=5.0 * at, settled_s=5.0 * at, view=at, members=names, **changes)
         for at in range(VIEWS_MAX)
     ]
     figures.views_known = 10**6
@@ -249,6 +251,15 @@ def test_a_page_that_cannot_be_written_is_refused_before_spark_starts(tmp_path: 
 
 
 # Parts
+
+
+def test_control_frames_are_told_by_what_they_are_for() -> None:
+    kinds = ("ack", "want", "peer_repair_request", "watermark", "stability_query", "stable")
+    figures = Figures(control={"a": {**dict.fromkeys(kinds, 0.5), "commit": 0.25, "hello": 0.1}})
+    cells = [words for words in Reader(control(figures)).words if words.strip()]
+    heads = ["member", "acks", "requests", "reminders", "reports", "commits", "group", "in all"]
+    assert cells[-16:-8] == heads
+    assert cells[-8:] == ["a", "500", "1,000", "500", "1,000", "250", "100", "3,350"]
 
 
 def test_text_is_escaped_unless_it_was_made_here() -> None:

@@ -25,9 +25,10 @@ from ringcast.spark.session import start_standalone
 from ringcast.spark.source import Options
 from ringcast.trace import sealed
 from ringcast.trace.compaction import compact
+from ringcast.trace.footer import Recording
 from ringcast.trace.retention import Query, prune
 from ringcast.trace.rows import DELIVER, Row
-from ringcast.trace.segments import Recording, Segment, SegmentWriter, segment_paths
+from ringcast.trace.segments import Segment, SegmentWriter, segment_paths
 from support import shaky_disk
 from support.archives import (
     APP,

@@ -35,7 +35,8 @@ from ringcast.spark.tables import (
     register_tables,
 )
 from ringcast.spark.tables.layout import DAY_NS, PARTITION
-from ringcast.trace.segments import Recording, segment_paths, write_segment
+from ringcast.trace.footer import Recording
+from ringcast.trace.segments import segment_paths, write_segment
 
 if TYPE_CHECKING:
     from cluster_traces import Traces

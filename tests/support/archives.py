@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.parquet as pq
 
+from ringcast.trace.footer import Before, Recording
 from ringcast.trace.rows import DELIVER, VIEW, Row
-from ringcast.trace.segments import Before, Recording, Segment, SegmentWriter
+from ringcast.trace.segments import Segment, SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from ringcast.spark.audit import audit
 from ringcast.spark.report import RECORDED, VIOLATED
 from ringcast.trace import rows as trace
+from ringcast.trace.footer import Recording
 from ringcast.trace.rows import Row
-from ringcast.trace.segments import Recording, write_segment
+from ringcast.trace.segments import write_segment
 
 if TYPE_CHECKING:
     from ringcast.sim.runner import Result

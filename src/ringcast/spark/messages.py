@@ -131,12 +131,12 @@ def _from_file(
         return error
     with opened as segment:
         for group in segment.groups:
+            if not segment.may_have(group, span, "seqno", "seqno2"):
+                continue
             try:
-                rows = segment.row_group(group, (*_COLUMNS, PAYLOADS), span)
+                rows = segment.group(group, (*_COLUMNS, PAYLOADS))
             except Unreadable as error:
                 trouble = trouble or error
-                continue
-            if rows is None:
                 continue
             runs, fragments = _wanted_runs(rows, file.wanted)
             if len(runs.rows):

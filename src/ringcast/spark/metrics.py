@@ -195,7 +195,7 @@ def _bucket(seqno: str) -> Column:
 
 # Frames: what was retransmitted, and what acknowledging costs. Of members at level "full".
 
-_PAYLOAD_KINDS = ("data", "peer_repair", "udata", "unicastdata", "statedata", "forwarded")
+_PAYLOAD_KINDS = ("data", "peer_repair", "udata", "statedata", "forwarded")
 
 RETRANSMISSIONS = schema("text run_id sender receiver", "long frames messages bytes requests")
 """What was retransmitted to whom, and how often it was asked for. No receiver: to the whole
@@ -211,7 +211,7 @@ def retransmissions(rows: DataFrame) -> DataFrame:
     """RETRANSMISSIONS: the hot spots, sender by receiver."""
     is_data = F.col("kind").isin("data", "peer_repair", "forwarded")
     is_again = is_data & (F.col("again") > 0)
-    is_request = F.col("kind").isin("nack", "want", "peerrepairrequest", "peer_repair_request")
+    is_request = F.col("kind").isin("nack", "want", "peer_repair_request")
     sent = rows.where(of_event(trace.TX) & (is_again | is_request))
     count = F.when(is_again, F.col("seqno2") - F.col("seqno") + 1)
     found = sent.groupBy(

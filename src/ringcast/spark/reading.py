@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from ringcast.errors import RingcastError, UsageError
 from ringcast.spark.summary import SPAN_BLOCKS
+from ringcast.trace.held import Range
 from ringcast.trace.rows import BLOCK, LISTS, SEND, Row
 from ringcast.trace.segments import Segment
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ringcast.spark.summary import MemberTrace, SegmentState
-    from ringcast.trace.columns import Bounds
     from ringcast.trace.rows import OriginKey
 
 Item = TypeVar("Item")
@@ -69,9 +69,8 @@ class Want(NamedTuple):
     events: tuple[str, ...]
     origin: OriginKey | None
     column: str
-    """Which number must lie in first..last: idx, block, or seqno for a run that overlaps them."""
-    first: int
-    last: int
+    """Which number must be among these: idx, block, or seqno for a run that overlaps them."""
+    numbers: Range
     limit: int = WITNESS_ROWS_MAX
 
     @property
@@ -87,17 +86,16 @@ Look: TypeAlias = "tuple[MemberTrace, Want]"
 
 
 def at_idx(trace: MemberTrace, idx: int) -> Look:
-    return trace, Want(-1, (), None, "idx", idx, idx)
+    return trace, Want(-1, (), None, "idx", Range(idx, idx))
 
 
 def at_seqnos(trace: MemberTrace, event: str, origin: OriginKey, first: int, last: int) -> Look:
-    return trace, Want(-1, (event,), origin, "seqno", first, last)
+    return trace, Want(-1, (event,), origin, "seqno", Range(first, last))
 
 
 def at_span(trace: MemberTrace, origin: OriginKey, span: int) -> Look:
-    first = span * SPAN_BLOCKS
-    last = first + SPAN_BLOCKS - 1
-    return trace, Want(-1, (BLOCK,), origin, "block", first, last, limit=4 * SPAN_BLOCKS)
+    blocks = Range(span * SPAN_BLOCKS, (span + 1) * SPAN_BLOCKS - 1)
+    return trace, Want(-1, (BLOCK,), origin, "block", blocks, limit=4 * SPAN_BLOCKS)
 
 
 def fetch_rows(spark: Workers, looks: Sequence[Look]) -> Iterator[tuple[int, Row]]:
@@ -113,18 +111,19 @@ def fetch_rows(spark: Workers, looks: Sequence[Look]) -> Iterator[tuple[int, Row
 
 
 def _may_have(state: SegmentState, want: Want) -> bool:
+    first, last = want.numbers
     if want.column == "idx":
-        return state.info.first_idx <= want.first <= state.info.last_idx
+        return state.info.first_idx <= first <= state.info.last_idx
     if want.column == "block":
         return any(
-            track.origin == want.origin and want.first // SPAN_BLOCKS in spans
+            track.origin == want.origin and first // SPAN_BLOCKS in spans
             for track, spans in state.summary.content.items()
         )
     return any(
         row.event in want.events
         and row.origin == want.origin
-        and row.seqno <= want.last
-        and row.seqno2 >= want.first
+        and row.seqno <= last
+        and row.seqno2 >= first
         for row in state.summary.rows
     )
 
@@ -138,9 +137,9 @@ def _rows_wanted(item: tuple[str, list[Want]]) -> Iterator[tuple[int, Row]]:
             near = {at: rows for at, rows in _near(segment, group, wants).items() if left[at] > 0}
             if not near:
                 continue
-            whole = pa.Table.from_batches(segment.batches(Row._fields, groups=[group]))
+            whole = segment.group(group, Row._fields)
             for at, places in near.items():
-                rows = whole.take(places).combine_chunks().to_batches()[0]
+                rows = whole.take(pa.array(places))
                 found = rows.filter(_matches(rows, wants[at])).slice(0, left[at])
                 left[at] -= len(found)
                 for row in found.to_pylist():
@@ -152,27 +151,22 @@ def _near(segment: Segment, group: int, wants: list[Want]) -> dict[int, NDArray[
     """Where in this row group the numbers are that choose rows, for each want that has some. Rows
     that are wanted are few, and have many columns: these numbers are read first, and only where
     the footer does not exclude them."""
-    columns = sorted({name for want in wants for name in (want.column, want.upper)})
-    bounds = segment.bounds(group, columns)
-    likely = [at for at, want in enumerate(wants) if _may_hold(bounds, want)]
+    likely = {
+        at: want
+        for at, want in enumerate(wants)
+        if segment.may_have(group, want.numbers, want.column, want.upper)
+    }
     if not likely:
         return {}
-    table = pa.Table.from_batches(segment.batches(columns, groups=[group]))
-    numbers = {name: table[name].to_numpy() for name in columns}
+    columns = sorted({name for want in likely.values() for name in (want.column, want.upper)})
+    rows = segment.group(group, columns)
     found = {}
-    for at in likely:
-        want = wants[at]
-        is_near = (numbers[want.column] <= want.last) & (numbers[want.upper] >= want.first)
+    for at, want in likely.items():
+        low, high = rows[want.column].to_numpy(), rows[want.upper].to_numpy()
+        is_near = (low <= want.numbers.last) & (high >= want.numbers.first)
         if is_near.any():
             found[at] = np.flatnonzero(is_near)
     return found
-
-
-def _may_hold(bounds: dict[str, Bounds | None], want: Want) -> bool:
-    low, high = bounds.get(want.column), bounds.get(want.upper)
-    is_below = high is not None and high.greatest < want.first
-    is_above = low is not None and low.least > want.last
-    return not is_below and not is_above
 
 
 def _matches(batch: pa.RecordBatch, want: Want) -> pa.Array:

@@ -14,8 +14,9 @@ from ringcast.errors import UsageError
 from ringcast.rules.history import Condensed, History
 from ringcast.spark.report import Names
 from ringcast.spark.summary import MemberTrace
+from ringcast.trace.footer import THE_RUN, Recording
 from ringcast.trace.rows import split_key
-from ringcast.trace.segments import SUFFIX, THE_RUN, Recording
+from ringcast.trace.segments import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -22,7 +22,8 @@ from ringcast.errors import RingcastError
 from ringcast.spark.reading import NOT_READ, Merge, over_items, size_of, tasks_for
 from ringcast.spark.summarize import BrokenSegment, summarize_segment
 from ringcast.spark.summary import SegmentState, SegmentSummary, join_states
-from ringcast.trace.segments import Segment, SegmentInfo
+from ringcast.trace.footer import SegmentInfo
+from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ringcast.trace.footer import SegmentInfo
     from ringcast.trace.rows import Row
-    from ringcast.trace.segments import Segment, SegmentInfo
+    from ringcast.trace.segments import Segment
 
 RUNS_MAX = 1000
 """Kept of one track in one segment. So many breaks are violations enough; the rest is counted."""

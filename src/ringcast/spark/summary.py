@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
+    from ringcast.trace.footer import SegmentInfo
     from ringcast.trace.rows import MemberKey, OriginKey
-    from ringcast.trace.segments import SegmentInfo
 
 SPAN_BLOCKS = 64
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from ringcast.trace.segments import Recording
+    from ringcast.trace.footer import Recording
 
 READ_ROWS = 65_536
-"""How many rows a reader takes at a time."""
+"""More than recorders put into a row group."""
 
 TEXT = pa.dictionary(pa.int32(), pa.string())
 _UNSIGNED = frozenset({"inc", "peer_inc", "block_hash"})
@@ -90,10 +90,15 @@ def _column(name: str, values: Sequence[object]) -> pa.Array:
     )
 
 
+def constant_column(name: str, value: object, count: int) -> pa.Array:
+    """A column of one value: often a slice of what is known, as row groups have much in common."""
+    if count > READ_ROWS:
+        return _constant(name, value, count)
+    return _known_column(name, value).slice(0, count)
+
+
 @lru_cache(maxsize=64)
-def constant_column(name: str, value: object) -> pa.Array:
-    """A column of one value, as many as a reader takes at a time: to be sliced, as row groups have
-    much in common."""
+def _known_column(name: str, value: object) -> pa.Array:
     return _constant(name, value, READ_ROWS)
 
 

@@ -16,17 +16,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.trace.columns import ARCHIVE_SCHEMA
+from ringcast.trace.footer import Before
 from ringcast.trace.retention import keeping_prune_out
 from ringcast.trace.sealed import Unreadable
-from ringcast.trace.segments import Before, Segment, SegmentWriter, segment_paths
+from ringcast.trace.segments import Segment, SegmentWriter, segment_paths
 from ringcast.trace.whole import held_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from ringcast.trace.footer import SegmentInfo
     from ringcast.trace.held import Holdings
-    from ringcast.trace.segments import SegmentInfo
 
 MERGED_BYTES = 64 << 20
 """A merged file is no larger, and one of half of it is left as it is."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ringcast.errors import ConfigError
 from ringcast.model import Origin
 from ringcast.trace.content import BLOCK_MESSAGES, BlockHasher, hashed_every
+from ringcast.trace.footer import Recording
 from ringcast.trace.rows import (
     BLOCK,
     DELIVER,
@@ -96,8 +97,6 @@ class Recorder:
         group: str = "",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        from ringcast.trace.segments import Recording  # Members that do not record need no pyarrow.
-
         if level not in LEVELS:
             raise ConfigError("level", level, " or ".join(map(repr, LEVELS)))
         for name, value in (

@@ -10,15 +10,17 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.trace.footer import Before
 from ringcast.trace.rows import STOP
+from ringcast.trace.segments import STORAGE_ERRORS, SegmentWriter
 from ringcast.trace.whole import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ringcast.trace.footer import Recording
     from ringcast.trace.rows import Row
-    from ringcast.trace.segments import Before, Recording, SegmentWriter
 
 QUEUE_ROWS_MAX = 65_536
 ROOM_BYTES = 32 << 20
@@ -163,8 +165,6 @@ class Scribe:
             time.sleep(0)  # Gives the interpreter to the member's thread between two pieces.
 
     def _add(self, entries: list[Entry]) -> None:
-        from ringcast.trace.segments import STORAGE_ERRORS, SegmentWriter
-
         rows = [entry.row for entry in entries]
         self._has_stop = rows[-1].event == STOP  # nothing comes after it
         if self._segment is None:
@@ -180,8 +180,6 @@ class Scribe:
             self._finish()
 
     def _finish(self) -> None:
-        from ringcast.trace.segments import STORAGE_ERRORS, Before
-
         if self._segment is None:
             return
         try:

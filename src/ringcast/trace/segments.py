@@ -16,16 +16,12 @@ messages they hold; and which the one before holds, to be looked for elsewhere i
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-import xxhash
+from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
 from ringcast.trace.columns import (
@@ -33,7 +29,6 @@ from ringcast.trace.columns import (
     DELTA,
     DICTIONARY,
     PAYLOADS,
-    READ_ROWS,
     SCHEMA,
     bounds_of,
     constant_column,
@@ -41,6 +36,7 @@ from ringcast.trace.columns import (
     rows_to_batch,
 )
 from ringcast.trace.files import facts_to_values
+from ringcast.trace.footer import FOOTER_ERRORS, THE_RUN, Footer, Recording, SegmentInfo
 from ringcast.trace.held import Holdings
 from ringcast.trace.rows import CRASH, LISTS, Row
 from ringcast.trace.sealed import VERSION, SealedFile, SealingFile, Unreadable
@@ -57,13 +53,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from ringcast.trace.columns import Bounds
+    from ringcast.trace.footer import Before
     from ringcast.trace.held import Range
     from ringcast.trace.rows import Facts
 
-SCHEMA_VERSION = VERSION
-THE_RUN = ("", 0)
-"""Under this name and incarnation stand the rows that are of no member."""
 SUFFIX = ".parquet"
 TEMPORARY_SUFFIX = ".part"
 ROW_GROUP_ROWS = 16_384
@@ -76,78 +69,8 @@ GROUP_ROWS_MAX = 1 << 20
 STORAGE_ERRORS = (OSError, pa.ArrowException, OverflowError)
 """What writing may raise: the disk refuses, or a value does not fit its column."""
 
-_INFO_KEY = b"ringcast"
-_HELD_KEY = b"ringcast.held"
-_BEFORE_KEY = b"ringcast.before"
 pa.array([0])  # Loads what pyarrow loads at first use: now, not while a member is busy.
-_FOOTER_ERRORS = (ValueError, TypeError, LookupError, RecursionError)
-"""What reading a footer that others wrote may raise."""
 _NO_EVENTS: Mapping[str, str] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    """Whose rows a file has: the same for all segments of one member."""
-
-    run_id: str
-    node: str
-    inc: int
-    level: str = "deliveries"
-    host: str = ""
-    boot_id: str = ""
-    payloads: bool = False
-    """It is an archive: the messages themselves are kept."""
-    group: str = ""
-    """Empty: written before this was recorded, or by nobody's group."""
-    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What the rules that judge the rows depend on: how the group purges ("purge"), the most
-    messages that a send window may have ("capacity"), and as what else the member was configured.
-    Empty: nobody knows."""
-
-    @property
-    def file_stem(self) -> str:
-        """A file name that is unique for the member and safe whatever it is called."""
-        # Spark and Hadoop take a file whose name begins with an underscore for hidden.
-        name = re.sub(r"[^A-Za-z0-9_]", "_", self.node)[:32].lstrip("_") or "run"
-        identity = xxhash.xxh3_64_hexdigest(json.dumps([self.run_id, self.node]).encode())
-        return f"{name}-{identity}-{self.inc:016x}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentInfo(Recording):
-    """The footer of a segment."""
-
-    schema: int
-    rows: int
-    first_idx: int
-    last_idx: int
-    lost: int
-    """Rows this member's recorder had lost when the segment was closed."""
-    is_last: bool
-    """The member stopped cleanly and this is its end."""
-    facts: dict[str, Any] | None = None
-    """Of a simulation, beside the rows of the run itself."""
-    visible_at: float | None = None
-    """Of a segment that others were merged into: when the newest of them got its name, in seconds
-    since the epoch."""
-
-    def is_merged_from(self, other: SegmentInfo) -> bool:
-        """Whether the rows of the other one, of the same member, are among these."""
-        return self.visible_at is not None and (
-            self.first_idx <= other.first_idx <= other.last_idx <= self.last_idx
-        )
-
-    @property
-    def recording(self) -> Recording:
-        """Whose it is."""
-        return Recording(**{item.name: getattr(self, item.name) for item in fields(Recording)})
-
-
-class Before(NamedTuple):
-    """The segment that a member's archive wrote before this one."""
-
-    name: str
-    holdings: Holdings
 
 
 class SegmentWriter:
@@ -238,7 +161,7 @@ class SegmentWriter:
         assert self._path is not None
         info = SegmentInfo(
             **asdict(self.recording),
-            schema=SCHEMA_VERSION,
+            schema=VERSION,
             rows=self.rows,
             first_idx=self.first_idx,
             last_idx=self.last_idx,
@@ -247,13 +170,8 @@ class SegmentWriter:
             facts=facts,
             visible_at=visible_at,
         )
-        footer = {_INFO_KEY: json.dumps(asdict(info)).encode()}
-        if self.recording.payloads:
-            footer[_HELD_KEY] = json.dumps(self.holdings.to_values()).encode()
-            if self._before is not None:
-                name, held = self._before
-                footer[_BEFORE_KEY] = json.dumps([name, held.to_values()]).encode()
-        self._writer.add_key_value_metadata(footer)
+        footer = Footer(info, self.holdings, self._before)
+        self._writer.add_key_value_metadata(footer.to_metadata())
         self._file.begin_footer()
         self._writer.close()
         self._file.seal()
@@ -351,11 +269,11 @@ class Segment:
         self._sealed = SealedFile(path, is_patient=is_patient)
         try:
             self._metadata = pq.read_metadata(pa.BufferReader(self._sealed.footer))
-            self.info = _info(self._metadata.metadata)
-            self.holdings, self.before = _held(self._metadata.metadata)
+            footer = Footer.from_metadata(self._metadata.metadata)
+            self.info, self.holdings, self.before = footer
             if self._metadata.num_rows != self.info.rows:
                 raise ValueError("rows are missing")
-        except (*_FOOTER_ERRORS, OSError, pa.ArrowException) as error:
+        except (*FOOTER_ERRORS, OSError, pa.ArrowException) as error:
             self._sealed.close()
             raise Unreadable(path, f"not a whole segment: {_one_line(error)}") from error
 
@@ -374,70 +292,58 @@ class Segment:
             page_checksum_verification=True,
         )
 
+    @cached_property
+    def _stored(self) -> frozenset[str]:
+        return frozenset(self._file.schema_arrow.names)
+
     @property
     def groups(self) -> range:
         """Its row groups, by number."""
         return range(self._metadata.num_row_groups)
 
-    def bounds(self, group: int, columns: Collection[str]) -> dict[str, Bounds | None]:
-        """The least and the greatest of these columns in a row group, as far as is known."""
-        return bounds_of(self._metadata, group, columns)
-
     def batches(
         self,
         columns: Sequence[str] = SCHEMA.names,
         only_for: Mapping[str, str] = _NO_EVENTS,
-        groups: Iterable[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows in order, these columns of them; what this version lacks has its default, and
-        so may have a column that is wanted for rows of one event `only_for`, where there are none:
-        then "event" must be among them. What the footer tells is not read."""
+        """The rows in order, these columns of them, a row group at a time."""
+        return (self.group(number, columns, only_for) for number in self.groups)
+
+    def group(
+        self, number: int, columns: Sequence[str], only_for: Mapping[str, str] = _NO_EVENTS
+    ) -> pa.RecordBatch:
+        """These columns of a row group. What this version lacks has its default, and so may have a
+        column that is wanted for rows of one event `only_for`, where there are none: then "event"
+        must be among them. What the footer tells is not read."""
         schema = pa.schema([ARCHIVE_SCHEMA.field(name) for name in columns])
-        stored = set(self._file.schema_arrow.names)
-        missing = {
-            name: Row._field_defaults.get(name, "") for name in columns if name not in stored
-        }
+        defaults = Row._field_defaults
+        known = {name: defaults.get(name, "") for name in columns if name not in self._stored}
+        known |= known_values(self._metadata, number, columns, only_for, defaults)
+        # One column at least counts the rows.
+        read = [name for name in columns if name not in known] or ["idx"]
+        count = self._check_size(number)
         try:
-            for group in self.groups if groups is None else groups:
-                known = missing | known_values(
-                    self._metadata, group, columns, only_for, Row._field_defaults
-                )
-                left = self._check_size(group)
-                # Whoever wants more cores reads more files. One column at least counts the rows.
-                for batch in self._file.iter_batches(
-                    READ_ROWS,
-                    row_groups=[group],
-                    columns=[name for name in columns if name not in known] or ["idx"],
-                    use_threads=False,
-                ):
-                    arrays = [
-                        constant_column(name, known[name]).slice(0, len(batch))
-                        if name in known
-                        else batch.column(name)
-                        for name in columns
-                    ]
-                    left -= len(batch)
-                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-                if left:
-                    raise Unreadable(self.path, "damaged: rows are missing")
-        except (*STORAGE_ERRORS, TypeError) as error:
+            # Whoever wants more cores reads more files.
+            found = self._file.read_row_group(number, read, use_threads=False).combine_chunks()
+            if len(found) != count:
+                raise Unreadable(self.path, "damaged: rows are missing")
+            if not count:
+                return pa.RecordBatch.from_pylist([], schema)
+            arrays = [
+                constant_column(name, known[name], count) if name in known else found[name].chunk(0)
+                for name in columns
+            ]
+            return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        except (*STORAGE_ERRORS, TypeError, ValueError) as error:
             raise Unreadable(self.path, f"damaged: {_one_line(error)}") from error
 
-    def row_group(self, group: int, columns: Sequence[str], seqnos: Range) -> pa.RecordBatch | None:
-        """These columns of a row group, as it was written; None if no row of it speaks of these
-        seqnos. The file must have the columns."""
-        bounds = self.bounds(group, ("seqno", "seqno2"))
-        low, high = bounds["seqno"], bounds["seqno2"]
-        if (low and low.least > seqnos.last) or (high and high.greatest < seqnos.first):
-            return None
-        self._check_size(group)
-        try:
-            table = self._file.read_row_group(group, list(columns))
-            return pa.RecordBatch.from_arrays(
-                [column.combine_chunks() for column in table.columns], names=list(columns)
-            )
-        except (OSError, pa.ArrowException, ValueError) as error:
-            raise Unreadable(self.path, f"damaged: {_one_line(error)}") from error
+    def may_have(self, group: int, numbers: Range, lower: str, upper: str) -> bool:
+        """Whether the row group may have a row whose numbers, from the column `lower` to `upper`,
+        are among these."""
+        bounds = bounds_of(self._metadata, group, (lower, upper))
+        low, high = bounds[lower], bounds[upper]
+        is_beyond = low is not None and low.least > numbers.last
+        return not (is_beyond or (high is not None and high.greatest < numbers.first))
 
     def check_rows(self) -> None:
         """Verify the bytes of all columns but the messages: who reads some of them now, and others
@@ -515,22 +421,6 @@ def segment_paths(directory: Path | str) -> list[Path]:
 def _entries(place: str) -> list[os.DirEntry[str]]:
     with os.scandir(place) as entries:
         return list(entries)
-
-
-def _info(metadata: dict[bytes, bytes]) -> SegmentInfo:
-    """The footer's own key; what it says beyond what we know is ignored."""
-    values = json.loads(metadata[_INFO_KEY])
-    names = (item.name for item in fields(SegmentInfo))
-    return SegmentInfo(**{name: values[name] for name in names if name in values})
-
-
-def _held(metadata: dict[bytes, bytes]) -> tuple[Holdings, Before | None]:
-    """Which messages are in a segment, none if it is not an archive's; and in the one before."""
-    held = Holdings.from_values(json.loads(metadata.get(_HELD_KEY, b"[]")))
-    if _BEFORE_KEY not in metadata:
-        return held, None
-    name, values = json.loads(metadata[_BEFORE_KEY])
-    return held, Before(name, Holdings.from_values(values))
 
 
 def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:

@@ -22,8 +22,9 @@ from ringcast.spark.reading import NOT_READ
 from ringcast.spark.states import _said_of
 from ringcast.trace import sealed
 from ringcast.trace.archive import Index
+from ringcast.trace.footer import Recording
 from ringcast.trace.rows import DELIVER, Row
-from ringcast.trace.segments import Recording, SegmentWriter, segment_paths
+from ringcast.trace.segments import SegmentWriter, segment_paths
 
 LATER = 4e9
 ROWS = 2000

@@ -18,14 +18,15 @@ from ringcast.errors import ConfigError
 from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
 from ringcast.trace.content import HASHED_EVERY, Block, BlockHasher
+from ringcast.trace.footer import Recording
 from ringcast.trace.recorder import Recorder
 from ringcast.trace.rows import Row
-from ringcast.trace.segments import Recording, Segment, segment_paths
+from ringcast.trace.segments import Segment, segment_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringcast.trace.segments import SegmentInfo
+    from ringcast.trace.footer import SegmentInfo
 
 A = Member(Address("127.0.0.1", 7801), 11, "a")
 B = Member(Address("127.0.0.1", 7802), 12, "b")

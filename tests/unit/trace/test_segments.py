@@ -23,14 +23,12 @@ from ringcast.errors import UsageError
 from ringcast.trace import sealed, segments, whole
 from ringcast.trace.columns import PAYLOADS, SCHEMA
 from ringcast.trace.files import facts_from_values
-from ringcast.trace.held import Range
+from ringcast.trace.footer import Recording
 from ringcast.trace.rows import Facts, Row
-from ringcast.trace.sealed import OtherVersion, Unreadable
+from ringcast.trace.sealed import VERSION, OtherVersion, Unreadable
 from ringcast.trace.segments import (
     ROW_GROUP_BYTES,
     ROW_GROUP_ROWS,
-    SCHEMA_VERSION,
-    Recording,
     Segment,
     SegmentWriter,
     segment_paths,
@@ -69,7 +67,7 @@ def test_rows_come_back_as_they_were(tmp_path: Path, count: int) -> None:
     assert (info.run_id, info.node, info.inc) == ("run", "a", 2**64 - 1)
     assert info.group == "orders"
     assert (info.rows, info.first_idx, info.last_idx) == (count, 0, count - 1)
-    assert (info.schema, info.lost, info.is_last) == (SCHEMA_VERSION, 3, True)
+    assert (info.schema, info.lost, info.is_last) == (VERSION, 3, True)
 
 
 def test_every_column_of_a_row_is_stored() -> None:
@@ -242,7 +240,7 @@ def test_a_large_file_is_read_piece_by_piece(tmp_path: Path) -> None:
         segment.check_rows()
         assert segment.rows() == rows
         with pytest.raises(Unreadable, match=r"damaged: bytes \d+\.\.\d+ are not what"):
-            segment.row_group(0, [PAYLOADS], Range(1, 10**9))
+            segment.group(0, [PAYLOADS])
 
 
 def test_a_disk_that_fails_for_a_moment_is_tried_again(tmp_path: Path) -> None:
@@ -366,14 +364,14 @@ def test_a_footer_may_say_more(tmp_path: Path) -> None:
 def test_a_newer_version_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer = SCHEMA_VERSION + 1
+    newer = VERSION + 1
     with monkeypatch.context() as later:
         later.setattr(sealed, "VERSION", newer)
         path = write_segment(tmp_path, RECORDING, some_rows(5))
     with pytest.raises(OtherVersion) as refused:
         Segment(path)
     assert str(refused.value) == (
-        f"{path.name}: a segment of version {newer}; this ringcast reads version {SCHEMA_VERSION}: "
+        f"{path.name}: a segment of version {newer}; this ringcast reads version {VERSION}: "
         "use the one that wrote it"
     )
 

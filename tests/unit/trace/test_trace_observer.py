@@ -32,7 +32,7 @@ from ringcast.trace.rows import (
 )
 from ringcast.trace.segments import Segment, segment_paths
 from ringcast.wire.changes import Complain
-from ringcast.wire.frames import Data
+from ringcast.wire.frames import Data, PeerRepairRequest, StabilityQuery
 from support.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -356,6 +356,22 @@ def test_a_suspicion_names_whom_and_why(tmp_path: Path) -> None:
     assert told == [
         ("complain", (member_key(b.me),), "silent"),
         ("complain", (member_key(b.me),), "slow"),
+    ]
+
+
+def test_frames_are_called_as_in_simulations(tmp_path: Path) -> None:
+    t = Observed(tmp_path, "AB", "A", "full")
+    a, b = t.cluster.nodes.values()
+    assert a.view is not None
+    for frame in (
+        PeerRepairRequest(b.me, (range(3, 5), range(7, 8))),
+        StabilityQuery(a.view.id, 1),
+    ):
+        t.observers["A"].transmitted(None, a.codec.pack([frame], b.me), t.cluster.now)
+    told = [row for row in t.rows("A") if row.event == TX]
+    assert [(row.kind, row.seqno, row.seqno2, row.view) for row in told] == [
+        ("peer_repair_request", 3, 7, 0),
+        ("stability_query", 0, 0, a.view.counter),
     ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
+from pyspark.sql import Row as Record
 from pyspark.sql import functions as F
 
 from ringcast.model import Stream
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyspark.sql import DataFrame
-    from pyspark.sql import Row as Record
 
     from ringcast.spark.report import Names
 
@@ -32,21 +32,11 @@ VIEWS_MAX = 200
 MARKS_MAX = 200
 MEMBERS_MAX = 256
 MACHINES_MAX = 256
+_NAMES = ("member", "sender", "receiver", "limited_by", "by", "suspect")
 _LISTS = ("members", "joined", "departed")
+"""Columns that say members by their keys."""
 OTHERS = ""
 """Who is not shown apart."""
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """A member, from its first row to its last, in seconds since the run began."""
-
-    key: str
-    name: str
-    started_s: float
-    last_s: float
-    end: str | None
-    is_full: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,36 +50,16 @@ class Mark:
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledView:
-    at_s: float
-    settled_s: float
-    number: int
-    members: list[str]
-    joined: list[str]
-    departed: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A send window in one stretch of time."""
-
-    at_s: float
-    used: int
-    capacity: int
-    occupancy: float
-    limited_by: str | None
-
-
 @dataclass(slots=True)
 class Figures:
-    """Everything the charts need. Times are seconds since the run began; names are as shown."""
+    """Everything the charts need. Records are those of `metrics`, with members as they are called
+    and with times in seconds since the run began: `at_s` where those have `at_ns`."""
 
     began_ns: int = 0
     span_s: float = 1.0
     window_s: float = 1.0
     is_simulation: bool = False
-    lives: list[Life] = field(default_factory=list)
+    lives: list[Record] = field(default_factory=list)
     members: int = 0
     colours: dict[str, int] = field(default_factory=dict)
     """By name: the same colour in every chart."""
@@ -102,16 +72,16 @@ class Figures:
     heat: list[Record] = field(default_factory=list)
     control: dict[str, dict[str, float]] = field(default_factory=dict)
     """Frames per message by member and kind."""
-    windows: dict[tuple[str, bool], list[Window]] = field(default_factory=dict)
+    windows: dict[tuple[str, bool], list[Record]] = field(default_factory=dict)
     """By sender; uniform messages have a window of their own."""
-    views: list[InstalledView] = field(default_factory=list)
+    views: list[Record] = field(default_factory=list)
     views_known: int = 0
     marks: list[Mark] = field(default_factory=list)
 
     @property
     def silent(self) -> list[str]:
         """Who did not record frames and windows."""
-        return [life.name for life in self.lives if not life.is_full]
+        return [life.member for life in self.lives if not life.is_full]
 
     @property
     def faults(self) -> list[tuple[float, str]]:
@@ -152,6 +122,7 @@ class _Taking:
         self.figures = Figures()
         self._rows = rows
         self._names = names
+        self._keys: list[str] = []
         self._shown: list[str] = []
 
     def take_members(self) -> None:
@@ -170,17 +141,8 @@ class _Taking:
         window_ns = round(figures.window_s * 1e9)
         figures.began_ns = began - began % window_ns
         figures.span_s = max((ended - figures.began_ns) / 1e9, figures.window_s)
-        figures.lives = [
-            Life(
-                key=life.member,
-                name=self._name(life.member),
-                started_s=self._since(life.started_ns),
-                last_s=self._since(life.last_ns),
-                end=life.end,
-                is_full=life.is_full,
-            )
-            for life in known
-        ]
+        figures.lives = list(map(self._told, known))
+        self._keys = [life.member for life in known]
         few = len(known) <= SERIES_MAX
         busiest = sorted(known, key=lambda life: -life.rows)[: SERIES_MAX - 1]
         self._shown = [life.member for life in known if few or life in busiest]
@@ -215,53 +177,40 @@ class _Taking:
                 figures.latency[self._slot(point.at_ns)] = point
             figures.latency_all = next(iter(metrics.latency(samples, None, ()).collect()), None)
             pairs = metrics.latency(samples, None, ("sender", "receiver"))
-            figures.pairs = pairs.orderBy(F.desc("p99_ms"), "sender", "receiver").head(PAIRS_MAX)
-            figures.pairs_known = _known(pairs, figures.pairs, PAIRS_MAX)
+            slowest = pairs.orderBy(F.desc("p99_ms"), "sender", "receiver").head(PAIRS_MAX)
+            figures.pairs = list(map(self._told, slowest))
+            figures.pairs_known = _known(pairs, slowest, PAIRS_MAX)
         finally:
             samples.unpersist()
 
     def take_frames(self) -> None:
         figures = self.figures
-        keys = [life.key for life in figures.lives[:HEAT_MAX]]
+        keys = self._keys[:HEAT_MAX]
         shown = F.col("sender").isin(keys) & (
             F.col("receiver").isin(keys) | F.col("receiver").isNull()
         )
-        figures.heat = metrics.retransmissions(self._rows).where(shown).collect()
+        found = metrics.retransmissions(self._rows).where(shown)
+        figures.heat = list(map(self._told, found.collect()))
         economy = metrics.control_cost(self._rows).where(F.col("member").isin(keys))
         for cost in economy.collect():
             kinds = figures.control.setdefault(self._name(cost.member), {})
-            kinds[cost.kind.replace("_", "")] = cost.frames_per_message or 0.0
+            kinds[cost.kind] = cost.frames_per_message or 0.0
         figures.control = dict(sorted(figures.control.items()))
 
     def take_windows(self) -> None:
         figures = self.figures
         found = metrics.window_occupancy(self._rows, figures.window_s)
         shown = found.where(F.col("sender").isin(self._shown))
-        for point in shown.orderBy("stream", "sender", "at_ns").collect():
-            window = Window(
-                at_s=self._since(point.at_ns),
-                used=point.used,
-                capacity=point.capacity,
-                occupancy=point.occupancy,
-                limited_by=self._name(point.limited_by) if point.limited_by else None,
-            )
-            key = self._name(point.sender), point.stream != Stream.FIFO
-            figures.windows.setdefault(key, []).append(window)
+        for point in map(self._told, shown.orderBy("stream", "sender", "at_ns").collect()):
+            key = point.sender, point.stream != Stream.FIFO
+            figures.windows.setdefault(key, []).append(point)
 
     def take_views(self) -> None:
         figures = self.figures
         found = metrics.views(self._rows)
         known = found.orderBy("at_ns", "view").head(VIEWS_MAX)
         figures.views_known = _known(found, known, VIEWS_MAX)
-        figures.views = [
-            InstalledView(
-                at_s=self._since(view.at_ns),
-                settled_s=self._since(view.settled_ns),
-                number=view.view,
-                **{name: list(map(self._name, view[name])) for name in _LISTS},
-            )
-            for view in known
-        ]
+        figures.views = list(map(self._told, known))
         figures.marks = sorted(
             [*self._ends(), *self._suspicions(), *self._incidents()], key=lambda mark: mark.at_s
         )[:MARKS_MAX]
@@ -274,30 +223,43 @@ class _Taking:
                 what, words = "stopped", "stopped in good order"
             elif life.end == "crashed" or self.figures.is_simulation:
                 continue  # the incidents tell of crashes, and the others' time just ends
-            elif life.name in departed:
+            elif life.member in departed:
                 what, words = "killed", "killed or cut off: its trace just ends"
             else:
                 what, words = "lost", "the end of its trace is missing"
-            made.append(Mark(life.last_s, life.name, what, words))
+            made.append(Mark(life.last_s, life.member, what, words))
         return made
 
     def _suspicions(self) -> list[Mark]:
         found = metrics.suspicions(self._rows).orderBy("at_ns").head(MARKS_MAX)
-        made = []
-        for told in found:
-            by = self._name(told.by)
-            whom = self._name(told.suspect) if told.suspect else by
-            words = f"{told.why or 'suspected'}, says {by}" if told.suspect else "suspects somebody"
-            made.append(Mark(self._since(told.at_ns), whom, "suspected", words))
-        return made
+        return [
+            Mark(told.at_s, told.suspect, "suspected", f"{told.why or 'suspected'}, says {told.by}")
+            if told.suspect
+            else Mark(told.at_s, told.by, "suspected", "suspects somebody")
+            for told in map(self._told, found)
+        ]
 
     def _incidents(self) -> list[Mark]:
         words = {"crash": "crashed", "pause": "paused", "resume": "resumed"}
         found = metrics.incidents(self._rows).orderBy("at_ns").head(MARKS_MAX)
         return [
-            Mark(self._since(at.at_ns), self._name(at.member), words[at.what], words[at.what])
-            for at in found
+            Mark(at.at_s, at.member, words[at.what], words[at.what])
+            for at in map(self._told, found)
         ]
+
+    def _told(self, record: Record) -> Record:
+        """As the page tells it."""
+        values: dict[str, object] = {}
+        for name, value in record.asDict().items():
+            if value is None:
+                values[name] = None
+            elif name.endswith("_ns"):
+                values[name.removesuffix("ns") + "s"] = self._since(value)
+            elif name in _LISTS:
+                values[name] = list(map(self._name, value))
+            else:
+                values[name] = self._name(value) if name in _NAMES else value
+        return Record(**values)
 
     def _name(self, key: str) -> str:
         return self._names.of_key(key)

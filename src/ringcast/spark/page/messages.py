@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from ringcast.spark.page.figures import Figures
     from ringcast.spark.page.markup import Content, Markup
-    from ringcast.spark.report import Names
 
 _QUANTILES = {"p50_ms": "median", "p90_ms": "90 %", "p99_ms": "99 %"}
 _CELLS = (*_QUANTILES.values(), "longest", "samples")
@@ -104,7 +103,7 @@ def latency(figures: Figures) -> Markup:
     )
 
 
-def pairs(figures: Figures, names: Names) -> Markup:
+def pairs(figures: Figures) -> Markup:
     title = "Latency by pair"
     known = [pair for pair in figures.pairs if pair.samples]
     if not known:
@@ -113,7 +112,7 @@ def pairs(figures: Figures, names: Names) -> Markup:
     drawn = []
     rows: list[list[Content]] = []
     for pair in known:
-        name = f"{names.of_key(pair.sender)} → {names.of_key(pair.receiver)}"
+        name = f"{pair.sender} → {pair.receiver}"
         dots = [
             (pair[key], f"{words}: {milliseconds(pair[key])}") for key, words in _QUANTILES.items()
         ]

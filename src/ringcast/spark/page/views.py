@@ -27,8 +27,8 @@ def time_line(figures: Figures) -> Markup:
         signs[mark.member].append((mark.at_s, mark.what, words))
     rows = [
         Lane(
-            *(life.name, figures.colours.get(life.name, GREY), life.started_s, life.last_s),
-            signs[life.name],
+            *(life.member, figures.colours.get(life.member, GREY), life.started_s, life.last_s),
+            signs[life.member],
         )
         for life in figures.lives[:LANES_MAX]
     ]
@@ -36,8 +36,8 @@ def time_line(figures: Figures) -> Markup:
     lines: list[tuple[float, list[Content]]] = []
     for view in figures.views:
         changes = [*(f"+ {name}" for name in view.joined), *(f"− {name}" for name in view.departed)]
-        words = f"view {view.number}: {_some(view.members)}"
-        verticals.append((view.at_s, str(view.number), f"{words} ({seconds(view.at_s)})"))
+        words = f"view {view.view}: {_some(view.members)}"
+        verticals.append((view.at_s, str(view.view), f"{words} ({seconds(view.at_s)})"))
         settled = milliseconds(1000 * (view.settled_s - view.at_s))
         change = _some(changes) or "the first"
         lines.append((view.at_s, [seconds(view.at_s), words, change, f"within {settled}"]))

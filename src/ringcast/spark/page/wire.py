@@ -20,46 +20,46 @@ from ringcast.spark.page.markup import details, empty, section, table, tag
 from ringcast.spark.page.scales import linear, per_cent, plain, seconds, time_axis
 
 if TYPE_CHECKING:
-    from ringcast.spark.page.figures import Figures, Window
+    from pyspark.sql import Row as Record
+
+    from ringcast.spark.page.figures import Figures
     from ringcast.spark.page.markup import Content, Markup
-    from ringcast.spark.report import Names
 
 EVERYBODY = "everybody"
 _CONTROL = {
     "acks": ("ack",),
-    "requests": ("nack", "peerrepairrequest"),
+    "requests": ("nack", "want", "peer_repair_request"),
     "reminders": ("watermark",),
-    "reports": ("stability_report", "stabilityquery", "stable"),
-    "commits": ("commit", "commitwanted"),
+    "reports": ("stability_report", "stability_query", "stable"),
+    "commits": ("commit",),
 }
 """What control frames are for: to say what arrived, ask for what did not, and remind of what was
 sent. The rest keeps the group together."""
 _THE_REST = "group"
 
 
-def frames_and_windows(figures: Figures, names: Names) -> list[Markup]:
+def frames_and_windows(figures: Figures) -> list[Markup]:
     """What members at level "full" show, or why there is nothing of it."""
     if not any(life.is_full for life in figures.lives):
         why = 'Recorded at level "full" only: join(..., record_level="full").'
         return [empty("Repair, control and send windows", why)]
-    return [tag("div", repair(figures, names), control(figures), class_="stack"), windows(figures)]
+    return [tag("div", repair(figures), control(figures), class_="stack"), windows(figures)]
 
 
-def repair(figures: Figures, names: Names) -> Markup:
+def repair(figures: Figures) -> Markup:
     title = "Sent again"
     if not figures.heat:
         return empty(title, "Nothing had to be retransmitted.")
     values: dict[tuple[str, str], tuple[float, str]] = {}
     rows: list[list[Content]] = []
     for spot in sorted(figures.heat, key=lambda spot: -spot.messages):
-        sender = names.of_key(spot.sender)
-        receiver = names.of_key(spot.receiver) if spot.receiver else EVERYBODY
+        sender, receiver = spot.sender, spot.receiver or EVERYBODY
         words = f"{spot.messages:,} messages in {spot.frames:,} frames, {spot.requests:,} requests"
         values[sender, receiver] = (float(spot.messages), f"{sender} to {receiver}: {words}")
         counts = (spot.messages, spot.frames, spot.bytes, spot.requests)
         rows.append([f"{sender} → {receiver}", *(f"{count:,}" for count in counts)])
     concerned = {name for pair in values for name in pair}
-    shown = [life.name for life in figures.lives[:HEAT_MAX] if life.name in concerned]
+    shown = [life.member for life in figures.lives[:HEAT_MAX] if life.member in concerned]
     group = [EVERYBODY] if EVERYBODY in concerned else []
     few = "" if figures.members <= HEAT_MAX else f" The first {HEAT_MAX} members."
     return section(
@@ -160,7 +160,7 @@ def windows(figures: Figures) -> Markup:
     )
 
 
-def _limited_bands(figures: Figures, points: list[Window]) -> list[Band]:
+def _limited_bands(figures: Figures, points: list[Record]) -> list[Band]:
     """Times in a row that one member pinned are one band."""
     bands: list[Band] = []
     before = None

@@ -78,16 +78,11 @@ def _of_change(frame: type) -> Callable[[Any], Seen]:
     return lambda f: Seen(kind, view=f.id.counter)
 
 
-MULTICAST: dict[type, Callable[[Any], Seen]] = {
+DESCRIBED: dict[type, Callable[[Any], Seen]] = {
     wire.Data: lambda f: _data("data", int(f.stream), f),
     wire.Ack: lambda f: Seen("ack", int(f.stream), received=f.received, hd=f.delivered),
     wire.Nack: lambda f: _missing("nack", int(f.stream), f.missing),
     wire.Watermark: lambda f: _at("watermark", int(f.stream), f.seqno),
-}
-"""Of these a recorded member tells as much as a simulated one."""
-
-DESCRIBED: dict[type, Callable[[Any], Seen]] = {
-    **MULTICAST,
     wire.PeerRepairRequest: lambda f: _missing("peer_repair_request", FIFO, f.missing),
     wire.PeerRepair: lambda f: _data("peer_repair", int(f.data.stream), f.data)._replace(again=1),
     wire.StabilityReport: lambda f: _at("stability_report", FIFO, f.number, view=f.view_id.counter),
@@ -119,7 +114,7 @@ def told(frames: Iterable[Frame]) -> Iterator[Frame]:
 
 
 def describe(frame: Any) -> Seen:
-    """What a simulated run tells of it."""
+    """Its kind, and what a trace tells of it."""
     kind = type(frame)
     if kind in DESCRIBED:
         return DESCRIBED[kind](frame)
@@ -132,14 +127,9 @@ def describe(frame: Any) -> Seen:
 
 
 def recorded_columns(frame: Frame) -> dict[str, Any]:
-    """What a recorded member tells of it: of most frames no more than their kind."""
-    described = MULTICAST.get(type(frame))
-    if described is not None:
-        return described(frame).columns
-    columns: dict[str, Any] = {"kind": type(frame).__name__.lower()}
-    if isinstance(frame, CHANGE_FRAMES):
-        columns["view"] = frame.id.counter
-    elif isinstance(frame, changes.Complain):
+    """What a recorded member tells of it: also of whom it complains, and why."""
+    columns = describe(frame).columns
+    if isinstance(frame, changes.Complain):
         columns["members"] = (member_key(frame.member),)
         is_silent = not (frame.is_slow or frame.wants_state)
         columns["detail"] = "silent" if is_silent else "slow" if frame.is_slow else "gives no state"
