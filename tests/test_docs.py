@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +15,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import ringcast
+import ringcast.spark
+import ringcast.testing
 from ringcast.cli import main
+from tools.site_pages import pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,6 +59,44 @@ def test_no_placeholder_is_left() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         assert "://" in target or (page.parent / target).exists(), target
+
+
+def test_every_page_has_one_place_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    placed = re.findall(r"[\w/-]+\.md", navigation)
+    decisions = {page for page in pages() if re.match(r"decisions/\d", page)}  # in a list of theirs
+    assert sorted(placed) == sorted(set(pages()) - decisions)
+
+
+def test_links_lead_somewhere_on_the_site_too() -> None:
+    found = pages()
+    for page, text in found.items():
+        for target in re.findall(r"\]\((?![a-z]+:|#)([^)#]+)", text):
+            on_site = os.path.normpath(os.path.join(os.path.dirname(page), target))
+            assert on_site in found, (page, target)
+
+
+def test_every_public_name_has_a_docstring_and_one_place_in_the_reference() -> None:
+    reference = "".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
+    placed = re.findall(r"^::: ringcast\.(\S+)", reference, re.M)
+    own = {"testing", "spark.register"}
+    assert sorted(placed) == sorted({*ringcast.__all__, *own})
+    (members,) = re.findall(r"members: \[(.*cluster.*)\]", reference)
+    assert sorted(members.split(", ")) == sorted(ringcast.testing.__all__)
+    assert ringcast.spark.__all__ == ["register"]
+    for module in (ringcast, ringcast.testing, ringcast.spark):
+        for name in module.__all__:
+            public = getattr(module, name)
+            text = inspect.getdoc(public) or ""
+            inherited = {inspect.getdoc(base) for base in getattr(public, "__mro__", ())[1:]}
+            assert text not in inherited, name
+            assert not text.startswith(f"{name}("), name  # what a dataclass says by itself
+
+
+def test_the_reference_of_commands_has_all_of_them() -> None:
+    page = pages()["reference/commands.md"]
+    headings = re.findall(r"^###? ringcast (.*)$", page, re.M)
+    assert headings == [" ".join(path) for path in commands(main)]
 
 
 def test_the_origin_of_the_designs_is_named_and_shipped() -> None:
