@@ -107,20 +107,14 @@ def test_the_origin_of_the_designs_is_named_and_shipped() -> None:
     assert "NOTICE" in project["license-files"]
 
 
-@pytest.mark.parametrize("transport", ["", ', transport="tcp"'], ids=["udp", "tcp"])
-def test_the_first_program_of_the_readme_runs_in_two_terminals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
-) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert 'join("orders")' in program
-    program = program.replace('join("orders")', f'join("orders"{transport})')
-    (tmp_path / "hello.py").write_text(program)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+def exchange_hellos(python: str | Path, program: str, folder: Path) -> None:
+    """Start the first program of the README in two terminals, as its reader does."""
+    (folder / "hello.py").write_text(program)
     terminals: list[subprocess.Popen[str]] = []
 
     def start() -> Callable[[], str]:
-        command = [sys.executable, "-u", tmp_path / "hello.py"]
-        terminals.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        command = [python, "-u", "hello.py"]
+        terminals.append(subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True))
         screen = terminals[-1].stdout
         assert screen is not None
         return lambda: screen.readline().strip()
@@ -140,6 +134,48 @@ def test_the_first_program_of_the_readme_runs_in_two_terminals(
         for terminal in terminals:
             terminal.kill()
             terminal.communicate()
+
+
+@pytest.mark.parametrize("transport", ["", ', transport="tcp"'], ids=["udp", "tcp"])
+def test_the_first_program_of_the_readme_runs_in_two_terminals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert 'join("orders")' in program
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+    program = program.replace('join("orders")', f'join("orders"{transport})')
+    exchange_hellos(sys.executable, program, tmp_path)
+
+
+@pytest.mark.proof
+def test_the_readme_alone_leads_from_the_wheel_to_two_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an empty directory and an environment that has nothing else. Needs a package index."""
+    readme = (ROOT / "README.md").read_text()
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", ROOT]
+    subprocess.run(build, check=True, capture_output=True)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    made = {path.name for path in (tmp_path / "dist").iterdir()}
+    wheel = f"ringcast-{version}-py3-none-any.whl"
+    assert made == {wheel, f"ringcast-{version}.tar.gz"}
+    assert f"pip install {wheel}" in readme
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "v"], cwd=empty, check=True)
+
+    def run(*command: str | Path) -> str:
+        command = (empty / "v" / "bin" / command[0], *command[1:])
+        done = subprocess.run(command, cwd=empty, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    run("pip", "install", tmp_path / "dist" / wheel)
+    assert run("ringcast", "--version") == f"ringcast, version {version}\n"
+    assert run("ringcast", "demo", "--quick").count("the same") == 3
+    (program,) = re.findall(r"```python\n(.*?)```", readme, re.S)
+    exchange_hellos(empty / "v" / "bin" / "python", program, empty)
 
 
 def test_the_example_of_requests_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
