@@ -23,7 +23,7 @@ LEVELS = [
     {"trace", "rules"},
     {"aio", "sim"},
     {"blocking"},
-    {"explore", "spark", "testing"},
+    {"explore", "prometheus", "spark", "testing"},
     {"cli", "__main__"},
 ]
 """Who may import whom: a package imports its own level and those before it, never a later one."""
