@@ -4,6 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+NEW_ENOUGH := $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "ringcast needs Python 3.11 or newer; $(PYTHON) is %d.%d. Set PYTHON=." % v[:2])'
+# What builds the documentation has an environment of its own: tests need none of it.
+SITE := .venv-docs
+SITE_READY := $(SITE)/.ready
 # Where every branch must be seen by a test.
 PROVED := '*/ringcast/wire/*,*/ringcast/window/*,*/ringcast/core/*,*/ringcast/protocols/*'
 
@@ -12,13 +16,13 @@ WHOLE := tests/scenarios/test_view_scenarios.py $(addprefix tests/unit/protocols
 SMALL := tests/unit/explore $(WHOLE)
 PARTS := tests/properties tests/scenarios $(filter-out tests/unit/explore,$(wildcard tests/unit/*))
 
-.PHONY: help setup demo test check proof fuzz golden bench pictures lock clean
+.PHONY: help setup demo test check proof fuzz golden bench pictures docs lock clean
 help:           ## this list
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 setup: $(READY) ## make .venv (every other target does it by itself)
 $(READY): requirements/dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "ringcast needs Python 3.11 or newer; $(PYTHON) is %d.%d. Set PYTHON=." % v[:2])'
+	@$(NEW_ENOUGH)
 	@echo "setting up .venv (once)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
@@ -91,9 +95,21 @@ bench: $(READY) ## measure; prints aims, fails only if messages are lost
 pictures: $(READY) ## the report as screens show it (needs chromium)
 	@$(BIN)/python tools/pictures.py build/pictures
 
+docs: $(SITE_READY) ## the documentation site, in build/site; a warning is an error
+	@PYTHONPATH=src:. $(SITE)/bin/python tools/site_pages.py build/pages
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --strict
+	@echo "build/site/index.html"
+$(SITE_READY): requirements/docs.txt
+	@$(NEW_ENOUGH)
+	@echo "setting up $(SITE) (once)"
+	@$(PYTHON) -m venv --clear $(SITE)
+	@$(SITE)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 lock:           ## renew the pinned requirements (needs uv on PATH)
-	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	    --no-emit-index-url --extra dev --extra spark pyproject.toml --output-file requirements/dev.txt
+	@$(COMPILE) --extra dev --extra spark pyproject.toml --output-file requirements/dev.txt
+	@$(COMPILE) --extra docs pyproject.toml --output-file requirements/docs.txt
 
 clean:          ## remove what the other targets made
-	@rm -rf $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	@rm -rf $(VENV) $(SITE) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +15,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import ringcast
+import ringcast.spark
+import ringcast.testing
 from ringcast.cli import main
+from tools.site_pages import pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,6 +61,44 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert "://" in target or (page.parent / target).exists(), target
 
 
+def test_every_page_has_one_place_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    placed = re.findall(r"[\w/-]+\.md", navigation)
+    decisions = {page for page in pages() if re.match(r"decisions/\d", page)}  # in a list of theirs
+    assert sorted(placed) == sorted(set(pages()) - decisions)
+
+
+def test_links_lead_somewhere_on_the_site_too() -> None:
+    found = pages()
+    for page, text in found.items():
+        for target in re.findall(r"\]\((?![a-z]+:|#)([^)#]+)", text):
+            on_site = os.path.normpath(os.path.join(os.path.dirname(page), target))
+            assert on_site in found, (page, target)
+
+
+def test_every_public_name_has_a_docstring_and_one_place_in_the_reference() -> None:
+    reference = "".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
+    placed = re.findall(r"^::: ringcast\.(\S+)", reference, re.M)
+    own = {"testing", "spark.register", "prometheus"}
+    assert sorted(placed) == sorted({*ringcast.__all__, *own})
+    (members,) = re.findall(r"members: \[(.*cluster.*)\]", reference)
+    assert sorted(members.split(", ")) == sorted(ringcast.testing.__all__)
+    assert ringcast.spark.__all__ == ["register"]
+    for module in (ringcast, ringcast.testing, ringcast.spark):
+        for name in module.__all__:
+            public = getattr(module, name)
+            text = inspect.getdoc(public) or ""
+            inherited = {inspect.getdoc(base) for base in getattr(public, "__mro__", ())[1:]}
+            assert text not in inherited, name
+            assert not text.startswith(f"{name}("), name  # what a dataclass says by itself
+
+
+def test_the_reference_of_commands_has_all_of_them() -> None:
+    page = pages()["reference/commands.md"]
+    headings = re.findall(r"^###? ringcast (.*)$", page, re.M)
+    assert headings == [" ".join(path) for path in commands(main)]
+
+
 def test_the_origin_of_the_designs_is_named_and_shipped() -> None:
     for name in ("README.md", "NOTICE"):
         text = (ROOT / name).read_text()
@@ -63,20 +107,14 @@ def test_the_origin_of_the_designs_is_named_and_shipped() -> None:
     assert "NOTICE" in project["license-files"]
 
 
-@pytest.mark.parametrize("transport", ["", ', transport="tcp"'], ids=["udp", "tcp"])
-def test_the_first_program_of_the_readme_runs_in_two_terminals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
-) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert 'join("orders")' in program
-    program = program.replace('join("orders")', f'join("orders"{transport})')
-    (tmp_path / "hello.py").write_text(program)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+def exchange_hellos(python: str | Path, program: str, folder: Path) -> None:
+    """Start the first program of the README in two terminals, as its reader does."""
+    (folder / "hello.py").write_text(program)
     terminals: list[subprocess.Popen[str]] = []
 
     def start() -> Callable[[], str]:
-        command = [sys.executable, "-u", tmp_path / "hello.py"]
-        terminals.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        command = [python, "-u", "hello.py"]
+        terminals.append(subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True))
         screen = terminals[-1].stdout
         assert screen is not None
         return lambda: screen.readline().strip()
@@ -96,6 +134,48 @@ def test_the_first_program_of_the_readme_runs_in_two_terminals(
         for terminal in terminals:
             terminal.kill()
             terminal.communicate()
+
+
+@pytest.mark.parametrize("transport", ["", ', transport="tcp"'], ids=["udp", "tcp"])
+def test_the_first_program_of_the_readme_runs_in_two_terminals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert 'join("orders")' in program
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+    program = program.replace('join("orders")', f'join("orders"{transport})')
+    exchange_hellos(sys.executable, program, tmp_path)
+
+
+@pytest.mark.proof
+def test_the_readme_alone_leads_from_the_wheel_to_two_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an empty directory and an environment that has nothing else. Needs a package index."""
+    readme = (ROOT / "README.md").read_text()
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", ROOT]
+    subprocess.run(build, check=True, capture_output=True)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    made = {path.name for path in (tmp_path / "dist").iterdir()}
+    wheel = f"ringcast-{version}-py3-none-any.whl"
+    assert made == {wheel, f"ringcast-{version}.tar.gz"}
+    assert f"pip install {wheel}" in readme
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "v"], cwd=empty, check=True)
+
+    def run(*command: str | Path) -> str:
+        command = (empty / "v" / "bin" / command[0], *command[1:])
+        done = subprocess.run(command, cwd=empty, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    run("pip", "install", tmp_path / "dist" / wheel)
+    assert run("ringcast", "--version") == f"ringcast, version {version}\n"
+    assert run("ringcast", "demo", "--quick").count("the same") == 3
+    (program,) = re.findall(r"```python\n(.*?)```", readme, re.S)
+    exchange_hellos(empty / "v" / "bin" / "python", program, empty)
 
 
 def test_the_example_of_requests_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

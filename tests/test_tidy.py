@@ -23,7 +23,7 @@ LEVELS = [
     {"trace", "rules"},
     {"aio", "sim"},
     {"blocking"},
-    {"explore", "spark", "testing"},
+    {"explore", "prometheus", "spark", "testing"},
     {"cli", "__main__"},
 ]
 """Who may import whom: a package imports its own level and those before it, never a later one."""
@@ -162,10 +162,13 @@ RETIRED = {
 }
 """Words that the project no longer uses, and those that took their place (docs/glossary.md)."""
 PAGES = sorted(
-    path
-    for folder in ("src", "benchmarks", "docs")
-    for path in (ROOT / folder).rglob("*")
-    if path.suffix in (".py", ".md")
+    [ROOT / "README.md"]
+    + [
+        path
+        for folder in ("src", "benchmarks", "docs", "examples")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".md")
+    ]
 )
 
 

@@ -43,7 +43,7 @@ def exposition(answers: Iterable[Mapping[str, Any]]) -> str:
     """One metric after the other, as the format wants it."""
     samples: dict[str, list[str]] = {name: [] for name in METRICS}
     for answer in answers:
-        for name, labels, value in _samples(answer):
+        for name, labels, value in samples_of(answer):
             shown = ",".join(f'{key}="{_escape(label)}"' for key, label in labels.items())
             samples[name].append(f"ringcast_{name}{{{shown}}} {value}")
     lines = []
@@ -54,7 +54,7 @@ def exposition(answers: Iterable[Mapping[str, Any]]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _samples(answer: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], float]]:
+def samples_of(answer: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], float]]:
     me = answer["member"]
     own = {"group": answer["group"], "member": me["name"], "address": me["address"]}
     yield "members", own, len(answer["members"])
