@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
     from ringcast.explore.explorer import Report
     from ringcast.explore.ring import Scenario as RingScenario
-    from ringcast.explore.system import Scenario
-    from ringcast.explore.views import Proposals
 
-Described: TypeAlias = "RingScenario | Scenario | Proposals | Script"
 INCOMPLETE = "NOT COMPLETE: silence proves nothing"
 
 
@@ -72,18 +69,15 @@ def ring(name: str, variant: str, unguarded: bool, as_json: bool) -> None:
       ringcast explore ring --variant note --scenario B
       ringcast explore ring --scenario E --unguarded
     """
-    scenarios = _chosen_rings(name, variant, unguarded)
     # Without its lock it goes wrong in thousands of ways: the first is enough.
     is_unlocked = variant == "unlocked"
-    reports = _explore_each(
-        scenarios,
+    _explore_each(
+        {"variant": variant},
+        _chosen_rings(name, variant, unguarded),
         lambda scenario: explore_ring(scenario, VARIANTS[variant], stop_at_violation=is_unlocked),
         as_json,
+        is_summed=False,
     )
-    if as_json:
-        _print_json({"variant": variant}, scenarios, reports, {})
-    if any(report.violations or not report.complete for report in reports):
-        sys.exit(1)
 
 
 def _chosen_rings(name: str, variant: str, unguarded: bool) -> list[RingScenario]:
@@ -94,8 +88,7 @@ def _chosen_rings(name: str, variant: str, unguarded: bool) -> list[RingScenario
     if variant in COMPLETE:
         return list(RINGS.values()) if name == "all" else [RINGS[name]]
     if name == "all":
-        comparable = RINGS.values()
-        return [s for s in comparable if s.name != "E" and not s.real_only]
+        return [each for each in RINGS.values() if each.name != "E" and not each.real_only]
     if name == "E":
         raise click.UsageError(f"the {variant} variant refuses nobody: add --unguarded")
     if RINGS[name].real_only:
@@ -174,7 +167,18 @@ def _add_command(command: str) -> None:
     without_help = "Take a rule away on purpose, to see what it prevents."
 
     def run(without: str | None, seconds: float, as_json: bool, **terms: Any) -> None:
-        _explore_all(command, _chosen(command, without, **terms), without, seconds, as_json)
+        ends_at = monotonic() + seconds  # for all together
+        parts = ABLATIONS[command][without].parts if without else {}
+        _explore_each(
+            {"without": without},
+            _chosen(command, without, **terms),
+            lambda scenario: scenario.explore(
+                **parts,
+                max_seconds=max(0.0, ends_at - monotonic()),
+                stop_at_violation=without is not None,
+            ),
+            as_json,
+        )
 
     run.__doc__ = (
         f"{summary}\n\nExits with 1 if a violation was found or an exploration was not completed."
@@ -213,38 +217,19 @@ def _chosen(
 
 
 def _explore_each(
-    scenarios: Sequence[Any], explore_one: Callable[[Any], Report], as_json: bool
-) -> list[Report]:
+    what: dict[str, object],
+    scenarios: Sequence[Any],
+    explore_one: Callable[[Any], Report],
+    as_json: bool,
+    *,
+    is_summed: bool = True,
+) -> None:
+    """One after the other, each with its report; then the total, and the exit status."""
     reports = []
     for scenario in scenarios:
         reports.append(explore_one(scenario))
         if not as_json:
             _print_report(scenario, reports[-1])
-    return reports
-
-
-def _explore_all(
-    command: str, scenarios: Sequence[Any], without: str | None, seconds: float, as_json: bool
-) -> None:
-    """One after the other, as long as there is time."""
-    ends_at = monotonic() + seconds
-    parts = ABLATIONS[command][without].parts if without else {}
-    reports = _explore_each(
-        scenarios,
-        lambda scenario: scenario.explore(
-            **parts,
-            max_seconds=max(0.0, ends_at - monotonic()),
-            stop_at_violation=without is not None,
-        ),
-        as_json,
-    )
-    _finish(scenarios, reports, without, as_json)
-
-
-def _finish(
-    scenarios: Sequence[Described], reports: Sequence[Report], without: str | None, as_json: bool
-) -> None:
-    """The total, and the exit status."""
     states = sum(report.states for report in reports)
     total = {
         "states": states,
@@ -253,8 +238,10 @@ def _finish(
         "complete": all(report.complete for report in reports),
     }
     if as_json:
-        _print_json({"without": without}, scenarios, reports, total)
-    else:
+        rows = list(map(_in_json, scenarios, reports))
+        summed = total if is_summed else {}
+        click.echo(json.dumps({**what, "scenarios": rows, **summed}, indent=2))
+    elif is_summed:
         click.echo(
             f"total: {states} states, {total['states_per_s']} states/s; violations: "
             f"{total['violations']}; {'complete' if total['complete'] else INCOMPLETE}"
@@ -263,7 +250,7 @@ def _finish(
         sys.exit(1)
 
 
-def _print_report(scenario: Described, report: Report) -> None:
+def _print_report(scenario: Any, report: Report) -> None:
     click.echo(f"{scenario.name}  {scenario.description}")
     verdict = "no violation" if report.complete else INCOMPLETE
     if report.violations:
@@ -282,25 +269,16 @@ def _print_report(scenario: Described, report: Report) -> None:
             click.echo(f"   {number:4}  {label}")
 
 
-def _print_json(
-    what: dict[str, object],
-    scenarios: Sequence[Described],
-    reports: Sequence[Report],
-    total: dict[str, int | bool],
-) -> None:
-    rows = [
-        {
-            "scenario": scenario.name,
-            "description": scenario.description,
-            "states": report.states,
-            "transitions": report.transitions,
-            "seconds": round(report.seconds, 3),
-            "states_per_s": round(report.states_per_s),
-            "runs": report.runs,
-            "premises": dict(report.premises),
-            "complete": report.complete,
-            "violations": [{"kind": v.kind, "witness": v.witness} for v in report.violations],
-        }
-        for scenario, report in zip(scenarios, reports, strict=True)
-    ]
-    click.echo(json.dumps({**what, "scenarios": rows, **total}, indent=2))
+def _in_json(scenario: Any, report: Report) -> dict[str, object]:
+    return {
+        "scenario": scenario.name,
+        "description": scenario.description,
+        "states": report.states,
+        "transitions": report.transitions,
+        "seconds": round(report.seconds, 3),
+        "states_per_s": round(report.states_per_s),
+        "runs": report.runs,
+        "premises": dict(report.premises),
+        "complete": report.complete,
+        "violations": [{"kind": v.kind, "witness": v.witness} for v in report.violations],
+    }

@@ -56,17 +56,20 @@ def broken(base: type, **parts: object) -> type:
     return type(f"Broken{base.__name__}", (base,), parts)
 
 
+def muted(
+    method: Callable[..., None], is_muted: Callable[..., bool] = lambda *_: True
+) -> Callable[..., None]:
+    """A method without effects, where `is_muted` says so of the same arguments."""
+
+    def act(*given: Any) -> None:
+        *rest, out = given
+        method(*rest, Effects() if is_muted(*rest) else out)
+
+    return act
+
+
 def _nothing(*_: object) -> None:
     """What this method does is taken away."""
-
-
-def _probe_nobody(self: MulticastSender, now: int, _: Effects) -> None:
-    MulticastSender.handle_timeout(self, now, Effects())
-
-
-def _ack_once(self: MulticastReceiver, seqno: int, now: int, allowance: int, out: Effects) -> None:
-    is_due = self._timers.is_armed(Timer.ACK)
-    MulticastReceiver.on_watermark(self, seqno, now, allowance, out if is_due else Effects())
 
 
 def _commit_at_once(self: MulticastSender, out: Effects) -> None:
@@ -97,13 +100,6 @@ def _open_with_any(
     if self._known(source) is None:
         self._open(source, data.conn, data.first - 1, (), now)
     ReliableUnicast._on_data(self, source, data, now, out)
-
-
-def _confirm_once(
-    self: ReliableUnicast, source: Member, ok: SyncOk, now: int, out: Effects
-) -> None:
-    is_awaited = self._is_awaited(source, ok)
-    ReliableUnicast._on_sync_ok(self, source, ok, now, out if is_awaited else Effects())
 
 
 # View changes of members with simple streams
@@ -359,7 +355,10 @@ _OF_UNICAST = {
     "resend": _sender(_ONE_LOST, STALL, _resend=_nothing),
     # A SyncOk that comes again is not confirmed again: it comes for ever.
     "sync-ack": _unicast(
-        replace(_SYNC["drop and loss"], messages=1), STALL, _on_sync_ok=_confirm_once
+        *(replace(_SYNC["drop and loss"], messages=1), STALL),
+        _on_sync_ok=muted(
+            ReliableUnicast._on_sync_ok, lambda self, who, ok, _: not self._is_awaited(who, ok)
+        ),
     ),
     # A dropped window takes with it how far it was: what was not acknowledged comes again.
     "tombstone": _unicast(_SYNC["drop"], _TWICE, _remembered=lambda self, source, epoch: None),
@@ -426,12 +425,20 @@ ABLATIONS = {
         # The probe timer runs, but nobody is told the highest seqno: a lost last message leaves no
         # gap, so nobody misses it.
         "highest": _multicast(
-            _GROUP["loss"], STALL, sending=broken(MulticastSender, handle_timeout=_probe_nobody)
+            *(_GROUP["loss"], STALL),
+            sending=broken(MulticastSender, handle_timeout=muted(MulticastSender.handle_timeout)),
         ),
         # A lost last ack is never made good, so the sender's window never drains.
         "reack": _multicast(
             *(_GROUP["loss"], STALL),
-            receiver=broken(MulticastReceiver, on_watermark=_ack_once, _on_duplicate=_nothing),
+            receiver=broken(
+                MulticastReceiver,
+                on_watermark=muted(
+                    MulticastReceiver.on_watermark,
+                    lambda self, *_: not self._timers.is_armed(Timer.ACK),
+                ),
+                _on_duplicate=_nothing,
+            ),
         ),
         # What is sent is committed before anybody holds it.
         "hold": _multicast(

@@ -6,29 +6,29 @@ one found acts for all. Clocks do not count: any armed timer of a node can be th
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from traceback import extract_tb
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from ringcast.config import GroupConfig, MulticastConfig, UnicastConfig
 from ringcast.errors import Reject
 from ringcast.explore.abstraction import canonical, clone
 from ringcast.explore.words import in_words
-from ringcast.model import Address, Member, View, ViewId
+from ringcast.model import Address, Member
 from ringcast.node import build_node
 from ringcast.wire.changes import InView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
     from enum import Enum
 
+    from ringcast.model import View
     from ringcast.node import Node
     from ringcast.wire.frames import Frame
 
-F = TypeVar("F")
-
-Act: TypeAlias = "Callable[[Any, int], int | None]"
+Act: TypeAlias = "Callable[[Node, int], int | None]"
 """An input to a node, at a time; how many messages it accepts."""
+Armed: TypeAlias = "tuple[Hashable, Enum]"
+"""The owner of a timer, and the timer."""
 
 DATAGRAM_BYTES = 4096
 NAMES = "ABCDE"
@@ -58,8 +58,8 @@ class Step(NamedTuple):
     """What came out, in words."""
 
 
-class Automata(ABC, Generic[F]):
-    """The members of a small group. F: what is read from a node, once."""
+class Automata:
+    """The members of a small group."""
 
     timers: ClassVar[frozenset[str]] = frozenset()
     """Owners of the timers that may fire."""
@@ -67,17 +67,16 @@ class Automata(ABC, Generic[F]):
     """How many messages an application takes in one step."""
 
     def __init__(self, size: int, capacity: int) -> None:
-        self.facts: list[F] = []
         self.datagrams: list[Datagram] = []
-        self.nodes: list[tuple[Any, int]] = []
-        """With each one's clock."""
-        self.armed: list[list[tuple[Hashable, Enum]]] = []
-        self._ready: list[bool] = []
-        self._places = {Address("explore", 1 + place): place for place in range(size)}
+        self.nodes: list[Node] = []
+        """They never change: inputs go to copies."""
+        self.armed: list[list[Armed]] = []
+        self.clocks: list[int] = []
+        self._places = {self.member(place).address: place for place in range(size)}
         self._node_numbers: dict[object, int] = {}
         self._datagram_numbers: dict[object, int] = {}
         self._steps: dict[object, Step] = {}
-        self.config = GroupConfig(
+        self._config = GroupConfig(
             group="explore",
             multicast=MulticastConfig(
                 capacity=capacity, datagram_bytes=DATAGRAM_BYTES, window_bytes=4 * DATAGRAM_BYTES
@@ -86,13 +85,11 @@ class Automata(ABC, Generic[F]):
             unicast=UnicastConfig(capacity=capacity, window_bytes=DATAGRAM_BYTES),
         )
 
-    # What a protocol says
+    def where(self, number: int) -> dict[str, Any]:
+        """On which stream, or to whom, this node sends."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def read(self, node: Any) -> F:
-        """What there is to know of a node."""
-
-    def wrong_with(self, node: Any) -> Iterator[str]:
+    def wrong_with(self, node: Node) -> Iterator[str]:
         """What must not be true of any node, besides what it checks itself."""
         if node.rejected.keys() - {Reject.ADDRESSEE.value}:
             yield f"a datagram of a member was rejected: {sorted(node.rejected)}"
@@ -103,53 +100,43 @@ class Automata(ABC, Generic[F]):
         name = NAMES[place] + "'" * (incarnation - 1)
         return Member(Address("explore", 1 + place), incarnation, name)
 
-    def build(self, place: int, incarnation: int = 1, **layers: Any) -> Node:
-        """A member as a node with these layers, and views from outside unless they say how."""
-        me = self.member(place, incarnation)
-        node = build_node(me, self.config, **{"membership": None, **layers})
-        # So small that each sender's share is the minimum, however many were heard of late.
-        node.multicast.receive_buffer = DATAGRAM_BYTES
-        return node
-
     def place_of(self, member: Member) -> int:
         return self._places[member.address]
 
-    def view(self, counter: int, places: Iterable[int]) -> View:
-        members = tuple(map(self.member, places))
-        return View(ViewId(members[0], counter), members)
+    def fresh(self, me: Member, view: View, **layers: Any) -> int:
+        """A member that has just come into this view; views come from outside."""
+        node = build_node(me, self._config, membership=None, **layers)
+        # So small that each sender's share is the minimum, however many were heard of late.
+        node.multicast.receive_buffer = DATAGRAM_BYTES
+        node.install_view(view, 0)
+        node.take_events(0, 0)
+        return self._number(node, 0)
 
     # Inputs: what would become of the node. The node itself stays as it is.
 
     def step(
-        self,
-        number: int,
-        what: object,
-        act: Act,
-        *,
-        due: tuple[Hashable, Enum] | None = None,
-        take: int = 0,
+        self, number: int, what: object, act: Act, *, due: Armed | None = None, take: int = 0
     ) -> Step:
         step = self._steps.get((number, what))
         if step is None:
-            before, now = self.nodes[number]
-            node = clone(before)
+            node, now = clone(self.nodes[number]), self.clocks[number]
             if due is not None:
                 now = node.deadlines.make_due(due, self.armed[number], now)
-            step = self._steps[number, what] = self.outcome(node, act, now, take)
+            step = self._steps[number, what] = self._outcome(node, act, now, take)
         return step
 
-    def outcome(self, node: Any, act: Act, now: int = 0, take: int = 0) -> Step:
-        accepted, events, wrong = 0, [], []
+    def _outcome(self, node: Node, act: Act, now: int, take: int) -> Step:
+        accepted, wrong = 0, []
+        events: list[Any] = []
         try:
             accepted = act(node, now) or 0
             events = node.take_events(take, now)
             node.check_invariants()
         except AssertionError as error:
             wrong.append(f"an invariant is broken: {extract_tb(error.__traceback__)[-1].line}")
-        place = self.place_of(node.me)
         datagrams = sorted(
             {
-                self._datagram_number(node, place, dest, content)
+                self._datagram_number(node, dest, content)
                 for address, content in node.take_datagrams()
                 for dest in self._dests(node, address)
             }
@@ -157,7 +144,7 @@ class Automata(ABC, Generic[F]):
         told = [f"sends {self.datagrams[number].told}" for number in datagrams]
         told += map(in_words, events)
         return Step(
-            after=self.number(node, now),
+            after=self._number(node, now),
             datagrams=tuple(datagrams),
             events=tuple(events),
             accepted=accepted,
@@ -176,7 +163,8 @@ class Automata(ABC, Generic[F]):
         return self.step(number, due, lambda node, now: node.handle_timeout(now), due=due)
 
     def send(self, number: int, payload: bytes) -> Step:
-        return self.step(number, payload, lambda node, now: node.send([payload], now))
+        where = self.where(number)
+        return self.step(number, payload, lambda node, now: node.send([payload], now, **where))
 
     def take(self, number: int) -> Step:
         return self.step(number, "take", lambda node, now: None, take=self.take_limit)
@@ -189,31 +177,32 @@ class Automata(ABC, Generic[F]):
         step = self.receive(number, datagram)
         return step.after == number and not step.told and not step.wrong
 
-    def _dests(self, node: Any, address: Address | None) -> list[int]:
+    def _dests(self, node: Node, address: Address | None) -> list[int]:
         if address is not None:
             return [self._places[address]]
-        return [self.place_of(member) for member in node.view if member != node.me]
+        return [self.place_of(member) for member in node.view or () if member != node.me]
 
-    def number(self, node: Any, now: int = 0) -> int:
+    def _number(self, node: Node, now: int) -> int:
         number = self._node_numbers.setdefault((node.me, canonical(node)), len(self.nodes))
         if number == len(self.nodes):
-            self.nodes.append((node, now))
+            self.nodes.append(node)
+            self.clocks.append(now)
             armed = node.deadlines.armed()
-            self.armed.append([each for each in armed if self._owner(each[0]) in self.timers])
-            self._ready.append(node.has_ready)
-            self.facts.append(self.read(node))
+            self.armed.append([each for each in armed if _layer(each[0]) in self.timers])
         return number
 
-    def _owner(self, owner: Hashable) -> Hashable:
-        return owner[0] if isinstance(owner, tuple) else owner
-
-    def _datagram_number(self, node: Any, source: int, dest: int, content: Any) -> int:
-        key = (source, dest, canonical(content))
+    def _datagram_number(self, node: Node, dest: int, content: bytes) -> int:
+        key = (node.me.address, dest, content)
         number = self._datagram_numbers.setdefault(key, len(self.datagrams))
         if number == len(self.datagrams):
+            source = self.place_of(node.me)
             _, frames = node.codec.unpack(content, overhear=True)
             frames = [frame for frame in frames if not isinstance(frame, InView)]
             told = f"{NAMES[source]}→{NAMES[dest]} {' + '.join(map(in_words, frames))}"
             kinds = set(map(type, frames))
             self.datagrams.append(Datagram(source, dest, content, node.me, frames, kinds, told))
         return number
+
+
+def _layer(owner: Hashable) -> Hashable:
+    return owner[0] if isinstance(owner, tuple) else owner

@@ -16,6 +16,7 @@ from array import array
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from threading import Event
 from time import perf_counter
@@ -38,11 +39,9 @@ class System(Protocol[S]):
 
     def initial(self) -> S: ...
 
-    def actions(self, state: S) -> Iterable[tuple[object, S]]:
-        """Everything that can happen next: what, and the state after. Leaves `state` as it is.
-
-        `str` of the first is asked for only when a witness is written: it may be costly.
-        """
+    def actions(self, state: S) -> Iterable[tuple[str | Callable[[], str], S]]:
+        """Everything that can happen next: what, in words or as a function that finds them (called
+        only when a witness is written), and the state after. Leaves `state` as it is."""
         ...
 
     def key(self, state: S) -> object:
@@ -165,7 +164,7 @@ class _Tree:
         state = system.initial()
         for choice in reversed(choices):
             label, state = next(islice(system.actions(state), choice, None))
-            labels.append(str(label))
+            labels.append(label if isinstance(label, str) else label())
         return labels
 
 
@@ -230,18 +229,22 @@ class Interleavings:
     def initial(self) -> Moment:
         return _Replay(self._fresh()).moment(b"")
 
-    def actions(self, state: Moment) -> Iterator[tuple[_Told, Moment]]:
+    def actions(self, state: Moment) -> Iterator[tuple[Callable[[], str], Moment]]:
         for number in state.enabled:
-            replay = self.replay(state.schedule)
+            replay = self._replay(state.schedule)
             replay.advance(number)
-            schedule = state.schedule + bytes([number])
-            yield _Told(self, schedule), replay.moment(schedule)
+            after = replay.moment(state.schedule + bytes([number]))
+            yield partial(self._tell, state.schedule, number), after
 
-    def replay(self, schedule: bytes) -> _Replay:
+    def _replay(self, schedule: bytes) -> _Replay:
         replay = _Replay(self._fresh())
         for number in schedule:
             replay.advance(number)
         return replay
+
+    def _tell(self, schedule: bytes, number: int) -> str:
+        """What this operation does next."""
+        return self._replay(schedule).advance_telling(number)
 
     def key(self, state: Moment) -> object:
         return state.key
@@ -252,17 +255,6 @@ class Interleavings:
     @staticmethod
     def goal(state: Moment) -> bool:
         return state.is_goal
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """The last step of a schedule in words; found by taking it again."""
-
-    system: Interleavings
-    schedule: bytes
-
-    def __str__(self) -> str:
-        return self.system.replay(self.schedule[:-1]).advance_telling(self.schedule[-1])
 
 
 class _Replay:
@@ -297,7 +289,7 @@ class _Replay:
         pending = self._pending
         return Moment(
             schedule=schedule,
-            key=(self._programs.memory(), [_position(each) for each in self._operations]),
+            key=(self._programs.memory(), [_frames(each) for each in self._operations]),
             enabled=tuple(number for number, step in enumerate(pending) if _is_enabled(step)),
             violations=(*self._raised, *self._programs.violations(pending)),
             is_goal=self._programs.is_goal(pending),
@@ -311,9 +303,10 @@ def _is_enabled(step: str | Event | None) -> bool:
 _PLAIN = (int, bool, str, bytes, float, tuple, list, range, type(None))
 
 
-def _frames(operation: object) -> Iterator[tuple[int, dict[str, object]]]:
+def _frames(operation: object) -> list[tuple[int, dict[str, object]]]:
     """Position and plain local variables of a generator, then of the one it delegates to; where it
     drives another one by hand, that one counts as a variable."""
+    found = []
     while (frame := getattr(operation, "gi_frame", None)) is not None:
         delegate = getattr(operation, "gi_yieldfrom", None)
         plain: dict[str, object] = {}
@@ -323,13 +316,10 @@ def _frames(operation: object) -> Iterator[tuple[int, dict[str, object]]]:
             elif isinstance(value, Event):
                 plain[name] = "rung" if value.is_set() else "silent"
             elif isinstance(value, Generator) and value is not delegate:
-                plain[name] = _position(value)
-        yield frame.f_lasti, plain
+                plain[name] = _frames(value)
+        found.append((frame.f_lasti, plain))
         operation = delegate
-
-
-def _position(operation: object) -> list[tuple[int, dict[str, object]]]:
-    return list(_frames(operation))
+    return found
 
 
 def _variables(operation: object) -> dict[str, object]:

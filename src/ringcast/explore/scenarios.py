@@ -23,7 +23,7 @@ def row(faults: str = "", **terms: Any) -> dict[str, Any]:
 
 
 def table(
-    system: type[NodeSystem[Any, Any]], rows: dict[str, dict[str, Any]], **terms: Any
+    system: type[NodeSystem], rows: dict[str, dict[str, Any]], **terms: Any
 ) -> dict[str, Scenario]:
     """By name. `terms` are for all rows that do not say otherwise."""
     return {name: Scenario(system=system, name=name, **{**terms, **rows[name]}) for name in rows}

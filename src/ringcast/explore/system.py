@@ -21,28 +21,25 @@ What keeps it finite, and small:
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
-from ringcast.events import Delivered, Writable
+from ringcast.events import Writable
 from ringcast.explore.automata import NAMES, Automata
 from ringcast.explore.explorer import explore
 from ringcast.explore.words import timer_in_words
 from ringcast.model import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from ringcast.explore.automata import Step
+    from ringcast.explore.automata import Armed, Step
     from ringcast.explore.explorer import Report, Violation
     from ringcast.model import Run
 
-F = TypeVar("F")
-M = TypeVar("M", bound=tuple[Any, ...])
 T = TypeVar("T")
 
 GONE = -1
@@ -68,7 +65,7 @@ class Fault(Enum):
 class Scenario:
     """Who is there, what they send, and what may happen to them."""
 
-    system: type[NodeSystem[Any, Any]]
+    system: type[NodeSystem]
     name: str
     faults: Mapping[Fault, int] = field(default_factory=dict)
     """How often each may strike."""
@@ -112,7 +109,7 @@ class Scenario:
         return report
 
 
-class State(NamedTuple, Generic[M]):
+class State(NamedTuple):
     """Numbers only: nodes and datagrams are kept by the system."""
 
     nodes: tuple[int, ...]
@@ -122,26 +119,24 @@ class State(NamedTuple, Generic[M]):
     """By sender."""
     waiting: tuple[bool, ...]
     """By sender: a send was refused; its application waits to be told that there is room."""
-    delivered: tuple[tuple[int, ...], ...]
-    """By member, by sender: the last seqno that the application has got, as it counts itself."""
     left: tuple[int, ...]
     """By fault: how often it may still strike."""
-    more: M
-    """What the protocol adds."""
+    more: Any
+    """What the protocol adds: a tuple."""
     wrong: tuple[str, ...]
     """What the last step did that it must not."""
 
 
-Moves: TypeAlias = "Iterator[tuple[str, State[M]]]"
+Move: TypeAlias = tuple[str, State]
+Moves: TypeAlias = "Iterator[Move]"
 
 
-class NodeSystem(Automata[F], Generic[F, M]):
-    """Everything that can happen in one scenario. F: what is read from a node, once; M: what the
-    protocol adds to a state."""
+class NodeSystem(Automata, ABC):
+    """Everything that can happen in one scenario."""
 
     protocol: type
     """What is explored, unless another class is given."""
-    ids = ("N1", "N2")
+    ids: ClassVar = ("N1", "N2")
     """The rules of order and of once."""
 
     def __init__(self, scenario: Scenario, protocol: type | None = None) -> None:
@@ -154,19 +149,19 @@ class NodeSystem(Automata[F], Generic[F, M]):
     # What a protocol says
 
     @abstractmethod
-    def initial(self) -> State[M]: ...
+    def initial(self) -> State: ...
 
     @abstractmethod
-    def goal(self, state: State[M]) -> bool: ...
+    def goal(self, state: State) -> bool: ...
 
-    def violations(self, state: State[M]) -> Iterable[str]:
+    def violations(self, state: State) -> Iterable[str]:
         return state.wrong
 
     def afterthoughts(self) -> Iterator[Violation]:
         """What is found when all nodes and datagrams are known."""
         return iter(())
 
-    def more_moves(self, state: State[M]) -> Moves[M]:
+    def more_moves(self, state: State) -> Moves:
         """What may happen with this protocol only."""
         return iter(())
 
@@ -174,38 +169,29 @@ class NodeSystem(Automata[F], Generic[F, M]):
         """This datagram does nothing to this node, and never will."""
         return False
 
-    def messages(self, state: State[M], place: int) -> int:
+    def messages(self, state: State, place: int) -> int:
         """How many this sender is to send."""
         return self.scenario.messages
 
-    def may_fire(self, state: State[M], place: int, timer: Enum, busy: set[int]) -> bool:
+    def may_fire(self, state: State, place: int, timer: Enum, busy: set[int]) -> bool:
         """`busy`: who has sent something that is still under way."""
         return not self._is_patient or place not in busy
 
-    # Members
-
-    def alive(self, state: State[M]) -> list[tuple[int, int]]:
-        return [(place, node) for place, node in enumerate(state.nodes) if node != GONE]
-
-    def at_rest(self, nodes: Iterable[int], more: M, delivered: Any = ()) -> State[M]:
+    def at_rest(self, nodes: Iterable[int], more: Any) -> State:
         """Nothing is under way, nothing has been sent."""
-        nothing = (0,) * len(self.scenario.senders)
-        left = tuple(self.scenario.faults.values())
-        idle = (False,) * len(nothing)
-        return State(tuple(nodes), (), nothing, idle, delivered, left, more, ())
+        senders, left = len(self.scenario.senders), tuple(self.scenario.faults.values())
+        return State(tuple(nodes), (), (0,) * senders, (False,) * senders, left, more, ())
 
-    def calm(self, state: State[M]) -> State[M]:
-        """After all that happens by itself, and what follows from it."""
-        while (first := next(chain(self.arrivals(state), self.timeouts(state)), None)) is not None:
-            _, state = first
-        return state
+    def alive(self, state: State) -> list[tuple[int, int]]:
+        """Places, and the numbers of the nodes there."""
+        return [(place, node) for place, node in enumerate(state.nodes) if node != GONE]
 
     # What may happen
 
-    def key(self, state: State[M]) -> object:
-        return (*state[:6], *state.more, state.wrong)
+    def key(self, state: State) -> object:
+        return (*state[:5], *state.more, state.wrong)
 
-    def actions(self, state: State[M]) -> Moves[M]:
+    def actions(self, state: State) -> Moves:
         yield from self.arrivals(state)
         yield from self.timeouts(state)
         yield from self.takes(state)
@@ -216,38 +202,34 @@ class NodeSystem(Automata[F], Generic[F, M]):
                 left = replaced(state.left, at, state.left[at] - 1)
                 yield from self.strike(fault, state._replace(left=left))
 
-    def arrivals(self, state: State[M]) -> Moves[M]:
+    def arrivals(self, state: State) -> Moves:
         for at, datagram in enumerate(state.flight):
             rest = state.flight if self.scenario.lasting else without(state.flight, at)
             yield self.arrival(state._replace(flight=rest), datagram, "arrives")
 
-    def arrival(self, state: State[M], datagram: int, how: str) -> tuple[str, State[M]]:
+    def arrival(self, state: State, datagram: int, how: str) -> Move:
         dest = self.datagrams[datagram].dest
         step = self.receive(state.nodes[dest], datagram)
         return f"{how}: {self.datagrams[datagram].told}{step.told}", self.after(state, dest, step)
 
-    def timeouts(self, state: State[M]) -> Moves[M]:
-        busy = self._busy(state)
+    def timeouts(self, state: State, *, hasty: bool = False) -> Moves:
+        """`hasty`: those that it is too early for."""
+        busy = {self.datagrams[number].source for number in state.flight}
         for place, node in self.alive(state):
-            for owner, timer in self.armed[node]:
-                if self.may_fire(state, place, timer, busy):
-                    yield self.firing(state, place, owner, timer)
+            for armed in self.armed[node]:
+                if self.may_fire(state, place, armed[1], busy) is not hasty:
+                    yield self.firing(state, place, armed)
 
-    def firing(
-        self, state: State[M], place: int, owner: Hashable, timer: Enum
-    ) -> tuple[str, State[M]]:
-        step = self.fire(state.nodes[place], owner, timer)
-        return self.acts(state, place, f"timer {timer_in_words(owner, timer)} fires", step)
+    def firing(self, state: State, place: int, armed: Armed) -> Move:
+        step = self.fire(state.nodes[place], *armed)
+        return self.acts(state, place, f"timer {timer_in_words(*armed)} fires", step)
 
-    def _busy(self, state: State[M]) -> set[int]:
-        return {self.datagrams[number].source for number in state.flight}
-
-    def takes(self, state: State[M]) -> Moves[M]:
+    def takes(self, state: State) -> Moves:
         for place, node in self.alive(state):
-            if self._ready[node]:
+            if self.nodes[node].has_ready:
                 yield self.acts(state, place, "takes", self.take(node))
 
-    def sends(self, state: State[M]) -> Moves[M]:
+    def sends(self, state: State) -> Moves:
         for i, place in enumerate(self.scenario.senders):
             node, number = state.nodes[place], state.sent[i] + 1
             if node == GONE or state.waiting[i] or number > self.messages(state, place):
@@ -260,14 +242,14 @@ class NodeSystem(Automata[F], Generic[F, M]):
                 waits = state._replace(waiting=replaced(state.waiting, i, True))
                 yield self.acts(waits, place, "wants to send, and the window is full", step)
 
-    def on_sent(self, state: State[M], i: int, step: Step) -> State[M]:
+    def on_sent(self, state: State, i: int, step: Step) -> State:
         """A message of the sender at `i` was accepted."""
         return state
 
-    def acts(self, state: State[M], place: int, what: str, step: Step) -> tuple[str, State[M]]:
+    def acts(self, state: State, place: int, what: str, step: Step) -> Move:
         return f"{NAMES[place]}: {what}{step.told}", self.after(state, place, step)
 
-    def strike(self, fault: Fault, state: State[M]) -> Moves[M]:
+    def strike(self, fault: Fault, state: State) -> Moves:
         match fault:
             case Fault.LOSS:
                 for at, datagram in enumerate(state.flight):
@@ -277,34 +259,26 @@ class NodeSystem(Automata[F], Generic[F, M]):
                 for datagram in state.flight:
                     yield self.arrival(state, datagram, "DUPLICATED: a copy arrives")
             case Fault.HASTE:
-                busy = self._busy(state)
-                for place, node in self.alive(state):
-                    for owner, timer in self.armed[node]:
-                        if not self.may_fire(state, place, timer, busy):
-                            yield self.firing(state, place, owner, timer)
+                yield from self.timeouts(state, hasty=True)
             case Fault.CRASH if state.nodes[-1] != GONE:
                 last = self.scenario.size - 1
-                yield f"CRASH of {NAMES[last]}", self.end(state, last)
-
-    def end(self, state: State[M], place: int) -> State[M]:
-        """This member is gone, and what is under way to it."""
-        nodes = replaced(state.nodes, place, GONE)
-        flight = tuple(n for n in state.flight if self.datagrams[n].dest != place)
-        return state._replace(nodes=nodes, flight=flight)
+                nodes = replaced(state.nodes, last, GONE)
+                flight = self._in_flight(state.flight, (), nodes)
+                yield f"CRASH of {NAMES[last]}", state._replace(nodes=nodes, flight=flight)
 
     # What a step leads to
 
-    def after(self, state: State[M], place: int, step: Step) -> State[M]:
+    def after(self, state: State, place: int, step: Step) -> State:
         """The state with what the step did to one member, and what came out of it."""
         node = state.nodes[place]
         nodes = replaced(state.nodes, place, step.after)
-        flight = self.in_flight(state.flight, step.datagrams, nodes)
-        state = State(nodes, flight, *state[2:7], step.wrong)  # faster than to replace
+        flight = self._in_flight(state.flight, step.datagrams, nodes)
+        state = State(nodes, flight, *state[2:6], step.wrong)  # faster than to replace
         for event in step.events:
             state = self.on_event(state, place, node, event)
         return state
 
-    def in_flight(
+    def _in_flight(
         self, flight: tuple[int, ...], sent: tuple[int, ...], nodes: tuple[int, ...]
     ) -> tuple[int, ...]:
         """What may still have an effect, of what was in flight and what was sent now."""
@@ -317,24 +291,12 @@ class NodeSystem(Automata[F], Generic[F, M]):
             and not self._is_over(number, datagram)
         )
 
-    def on_event(self, state: State[M], place: int, node: int, event: object) -> State[M]:
+    def on_event(self, state: State, place: int, node: int, event: object) -> State:
         """Something came out of what was node `node` before."""
-        match event:
-            case Writable():
-                i = self.scenario.senders.index(place)
-                return state._replace(waiting=replaced(state.waiting, i, False))
-            case Delivered():
-                return self.on_delivered(state, place, node, event)
+        if isinstance(event, Writable):
+            i = self.scenario.senders.index(place)
+            state = state._replace(waiting=replaced(state.waiting, i, False))
         return state
-
-    def on_delivered(self, state: State[M], place: int, node: int, event: Delivered) -> State[M]:
-        """Order, once and content, as the application counts."""
-        sender = self.place_of(event.sender)
-        i = self.scenario.senders.index(sender)
-        wrong = self.wrong_delivery(event.run, state.delivered[place][i], sender)
-        counts = replaced(state.delivered[place], i, event.run.last)
-        delivered = replaced(state.delivered, place, counts)
-        return state._replace(delivered=delivered, wrong=(*state.wrong, *wrong))
 
     def wrong_delivery(self, run: Run, count: int, sender: int, before: int = 0) -> Iterator[str]:
         """What is wrong with getting these on a stream that has come so far; `before`: how many

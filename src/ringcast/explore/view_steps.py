@@ -37,7 +37,7 @@ from ringcast.wire.changes import InView, Propose
 from ringcast.wire.codec import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from random import Random
 
     from ringcast.events import Event
@@ -122,27 +122,21 @@ class Script:
         started = perf_counter()
         premises: Counter[str] = Counter()
         found: dict[str, list[str]] = {}
+        todo: list[tuple[Fault | None, int]] = [(None, -1)]
         runs = steps = 0
-        complete = True
-        for fault, which in self._faults(layers):
+        for fault, which in todo:
             if perf_counter() - started > max_seconds or (stop_at_violation and found):
-                complete = False
                 break
             run = Run(self, layers, fault, which)
             run.run(premises)
             runs, steps = runs + 1, steps + run.steps
+            if fault is None:
+                todo += [(each, at) for at in range(run.count) for each in self.faults]
             for kind in run.watch.wrong:
                 found.setdefault(kind, run.told)
+        seconds, complete = perf_counter() - started, runs == len(todo)
         violations = [Violation(kind, told) for kind, told in found.items()]
-        return Report(steps, steps, perf_counter() - started, violations, complete, premises, runs)
-
-    def _faults(self, layers: Mapping[str, Any]) -> Iterator[tuple[Fault | None, int]]:
-        yield None, -1
-        run = Run(self, layers)
-        run.run(Counter())
-        for which in range(run.count):
-            for fault in self.faults:
-                yield fault, which
+        return Report(steps, steps, seconds, violations, complete, premises, runs)
 
 
 class Run:

@@ -140,7 +140,7 @@ class Views:
 
     # What can happen
 
-    def actions(self, world: World) -> Iterator[tuple[object, World]]:
+    def actions(self, world: World) -> Iterator[tuple[str, World]]:
         for i in range(len(self.origins)):
             yield from self._stream(world, i)
         for said in world.frames.values():
@@ -172,7 +172,7 @@ class Views:
             if member in chosen:
                 yield chosen
 
-    def _stream(self, world: World, i: int) -> Iterator[tuple[object, World]]:
+    def _stream(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         origin, kind, sent = self.origins[i], self.scenario.streams[i], world.sent[i]
         is_uniform = kind.stream is Stream.UNIFORM
         sender, done = world.people[origin.sender], world.commits[i]
