@@ -11,10 +11,13 @@ SITE_READY := $(SITE)/.ready
 # Where every branch must be seen by a test.
 PROVED := '*/ringcast/wire/*,*/ringcast/window/*,*/ringcast/core/*,*/ringcast/protocols/*'
 
-# Explorations, and whole members at every step of something, take too long with every branch counted.
-WHOLE := tests/scenarios/test_view_scenarios.py $(addprefix tests/unit/protocols/test_views_,random.py steps.py)
-SMALL := tests/unit/explore $(WHOLE)
-PARTS := tests/properties tests/scenarios $(filter-out tests/unit/explore,$(wildcard tests/unit/*))
+# Counting branches makes a test take three times as long. What reaches none that others do not reach
+# runs without: groups of whole members, what is sent by the thousand, and tests of other packages.
+WHOLE := $(addprefix tests/scenarios/test_,small_buffers.py view_scenarios.py wide_gaps.py) \
+    tests/unit/protocols/test_repair_cost.py \
+    $(addprefix tests/unit/protocols/test_views_,links.py parting.py random.py steps.py)
+SMALL := tests/unit/explore tests/unit/trace $(WHOLE)
+PARTS := tests/properties tests/scenarios $(filter-out $(SMALL),$(wildcard tests/unit/*))
 
 .PHONY: help setup demo test check proof fuzz golden bench pictures docs lock clean
 help:           ## this list
