@@ -115,6 +115,25 @@ def test_a_full_window_holds_single_sends_back(config: dict[str, int]) -> None:
     with_members(2, multicast=MulticastConfig(**({"datagram_bytes": 4096} | config)))(exchange)
 
 
+def test_a_large_message_takes_its_share_of_the_window() -> None:
+    """It goes another way; what follows it counts on no room that it has taken."""
+
+    async def exchange(a: Group, b: Group) -> None:
+        payloads = [bytes(20_000), *numbered("A", 8)]
+
+        async def send() -> None:
+            for payload in payloads:
+                await a.send(payload)
+
+        sending = asyncio.create_task(send())
+        reading = asyncio.create_task(read(a, len(payloads)))
+        assert [payload for _, payload in await read(b, len(payloads))] == payloads
+        await reading
+        await sending
+
+    with_members(2, multicast=MulticastConfig(datagram_bytes=4096, capacity=8))(exchange)
+
+
 def test_what_send_returned_for_is_sent_though_the_member_leaves_in_that_turn() -> None:
     async def exchange(a: Group, b: Group) -> None:
         for payload in numbered("A", 30):

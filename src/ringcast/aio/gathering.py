@@ -40,6 +40,7 @@ class Gathering:
         if not self._room or size > self._room_bytes or size > self._largest:
             self._open()
             if not self._room or size > self._room_bytes or size > self._largest:
+                self._room = 0  # it may be taken by what goes another way
                 return False
         self._room -= 1
         self._room_bytes -= size
