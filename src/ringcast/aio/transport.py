@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ringcast.model import Address, View
+    from ringcast.wire.codec import Buffer
 
 
 Inputs: TypeAlias = "Mapping[int, Callable[[], None]]"
@@ -77,9 +78,11 @@ class Transport(Protocol):
         when the next is asked for."""
         ...
 
-    def send(self, datagram: bytes, dest: Address) -> None: ...
+    def send(self, datagram: Buffer, dest: Address) -> None:
+        """The datagram is gone when this returns: who keeps it copies it."""
+        ...
 
-    def send_burst(self, burst: Sequence[bytes], dest: Address) -> None:
+    def send_burst(self, burst: Sequence[Buffer], dest: Address) -> None:
         """Some datagrams of one length, the last of which may be shorter: as many as `bursts_of`
         puts together. One by one, where nothing better is known."""
         for datagram in burst:

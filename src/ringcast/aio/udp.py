@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ringcast.aio.transport import Inputs
     from ringcast.model import View
+    from ringcast.wire.codec import Buffer
 
 BUFFER_BYTES = 8 << 20
 """RequestReceived for, unless less will do; an unprivileged process gets at most
@@ -165,7 +166,7 @@ class UdpSocket:
             self.received += len(burst)
             yield burst
 
-    def send(self, datagram: bytes, dest: Address) -> None:
+    def send(self, datagram: Buffer, dest: Address) -> None:
         if dest not in self._admitted and not self._admit(dest):
             self.dropped += 1
             return
@@ -185,7 +186,7 @@ class UdpSocket:
                 return
         self.dropped += 1
 
-    def send_burst(self, burst: Sequence[bytes], dest: Address) -> None:
+    def send_burst(self, burst: Sequence[Buffer], dest: Address) -> None:
         is_admitted = dest in self._admitted or self._admit(dest)
         if is_admitted and self.offload.can_segment:
             try:
@@ -202,7 +203,7 @@ class UdpSocket:
         for datagram in burst:
             self.send(datagram, dest)
 
-    def _send_in_fragments(self, datagram: bytes, dest: Address) -> None:
+    def _send_in_fragments(self, datagram: Buffer, dest: Address) -> None:
         self._socket.setsockopt(self._level, self._fragmenting, _MAY_FRAGMENT)
         try:
             self._socket.sendto(datagram, dest)

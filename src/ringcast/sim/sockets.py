@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ringcast.sim.clock import VirtualClock
     from ringcast.sim.event_loop import VirtualLoop
     from ringcast.sim.world import Flight
+    from ringcast.wire.codec import Buffer
 
 T = TypeVar("T")
 
@@ -136,7 +137,8 @@ class VirtualSocket(Transport):
                 self._received += 1
                 yield (memoryview(item),)
 
-    def send(self, datagram: bytes, dest: Address) -> None:
+    def send(self, datagram: Buffer, dest: Address) -> None:
+        datagram = bytes(datagram)
         if self.host.is_paused:  # somebody else calls it: it leaves when its process goes on
             self.host.parked.append(lambda: self.send(datagram, dest))
         elif self.host.is_up:
@@ -247,7 +249,7 @@ class Internet:
         sock = self._sockets.get(dest)
         if sock is not None:
             sock.arrive(flight.datagram)
-        elif not self._is_silent(dest):
+        elif dest not in self._hosts or not self._hosts[dest].is_silent:
             draws = self._jitter.draw(self._network.link(dest, source.address).random)
             if draws[LOST] >= self._loss:
                 due = self.clock.now + self._jitter.delay(draws[LATE])
@@ -268,10 +270,6 @@ class Internet:
         if other is None:
             return False
         return self.parts.get(host) != self.parts.get(other) or (host, other) in self.cuts
-
-    def _is_silent(self, dest: Address) -> bool:
-        host = self._hosts.get(dest)
-        return host is not None and host.is_silent
 
 
 class MeetingPlace:

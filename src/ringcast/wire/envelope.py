@@ -44,17 +44,22 @@ if TYPE_CHECKING:
 
     from ringcast.wire.codec import Buffer
 
+SPACE_BYTES: Final = 1 << 17
+"""Of what is sealed together, and of what is opened together: a burst is smaller."""
+SHORT_BYTES_MAX: Final = 4096
+"""Datagrams of no more than this are sealed faster without that space."""
+
 KEY_BYTES: Final = 32
 SALT_BYTES: Final = 16
 KEYS_MAX: Final = 2
 
 _MARK: Final = MAGIC + bytes([VERSION, SEALED])
 _ID: Final = slice(4, 8)
-_WHOSE: Final = 24  # so many bytes are the same in all datagrams of a salt
+_SALT: Final = slice(8, 24)
 _COUNTER: Final = Struct("<Q")
-_HEAD_BYTES: Final = 32
+_HEAD: Final = Struct("<24sQ")  # what is the same in all datagrams of a salt, and the counter
+_NONCE: Final = Struct("<4xQ")
 _TAG_BYTES: Final = 16
-_NONCE_PAD: Final = bytes(4)
 _IDENTITY_AT: Final = 4  # where a datagram says how long the identity behind it is
 
 _TOO_SHORT, _REPLAY, _SEAL, _POSES, _UNSEALED, _NOT_OURS, _KEY, _SALTS = map(
@@ -146,7 +151,7 @@ class _Channel:
 class Envelope:
     """Seals one member's datagrams, and opens those of others."""
 
-    overhead = _HEAD_BYTES + _TAG_BYTES
+    overhead = _HEAD.size + _TAG_BYTES
 
     def __init__(self, group: str, keys: Sequence[Key], salt: bytes) -> None:
         """`salt`: fresh random bytes."""
@@ -158,6 +163,9 @@ class Envelope:
         self._derived = 0  # since then
         self.foreign = b""
         """The id of the last key that was not ours."""
+        # Used again and again: the system takes its time to provide memory.
+        self._sealed = memoryview(bytearray(SPACE_BYTES))
+        self._opened = memoryview(bytearray(SPACE_BYTES))
         self.use_keys(keys)
         self.renew(salt)
 
@@ -179,72 +187,86 @@ class Envelope:
         self._epoch = -1
 
     def seal(self, datagram: bytes) -> bytes:
+        counter = self._count()
+        head = _HEAD.pack(self._whose, counter)
+        return head + self._aead.encrypt(_NONCE.pack(counter), datagram, head)
+
+    def seal_burst(self, burst: Sequence[bytes]) -> Sequence[Buffer]:
+        """Each for itself. They are gone with the next burst."""
+        if len(burst[0]) <= SHORT_BYTES_MAX:
+            return [*map(self.seal, burst)]
+        space, at = self._sealed, 0
+        sealed: list[Buffer] = []
+        for datagram in burst:
+            counter = self._count()
+            _HEAD.pack_into(space, at, self._whose, counter)
+            body, stop = at + _HEAD.size, at + len(datagram) + self.overhead
+            nonce, head = _NONCE.pack(counter), space[at:body]
+            self._aead.encrypt_into(nonce, datagram, head, space[body:stop])
+            sealed.append(space[at:stop])
+            at = stop
+        return sealed
+
+    def _count(self) -> int:
+        """The number of the next datagram."""
         self._counter = counter = self._counter + 1
         if counter >> EPOCH_BITS != self._epoch:
             self._epoch = counter >> EPOCH_BITS
             self._aead = self._key.derive(self._group, self._salt, self._epoch)
-            self._mark = _MARK + self._key.id + self._salt
-        number = _COUNTER.pack(counter)
-        head = self._mark + number
-        return head + self._aead.encrypt(_NONCE_PAD + number, datagram, head)
+            self._whose = _MARK + self._key.id + self._salt
+        return counter
 
-    def open(self, datagram: Buffer, now: int) -> bytes:
-        """What was sealed; DecodeError unless a holder of the key has sealed it, and it is new."""
-        opened = self.unseal(datagram, now)
-        if isinstance(opened, DecodeError):
-            raise DecodeError(opened.reason)
-        return opened
-
-    def unseal(self, datagram: Buffer, now: int) -> bytes | DecodeError:
-        """The same; but what would be raised is returned (seal.py)."""
-        if len(datagram) < self.overhead + _IDENTITY_AT + 1:
+    def unseal(self, datagram: Buffer, now: int, at: int = 0) -> memoryview | DecodeError:
+        """What was sealed; DecodeError unless a holder of the key has sealed it, and it is new. It
+        is returned, not raised (seal.py)."""
+        size = len(datagram) - self.overhead
+        if size < _IDENTITY_AT + 1:
             return _TOO_SHORT
-        head = bytes(datagram[:_HEAD_BYTES])
-        (counter,) = _COUNTER.unpack_from(head, _WHOSE)
-        channel = self._channels.get(head[:_WHOSE])
+        place = self._opened[at : at + size]
+        if len(place) < size:
+            place = memoryview(bytearray(size))
+        whose, counter = _HEAD.unpack_from(datagram)
+        channel = self._channels.get(whose)
         if channel is None:
-            return self._open_first(head, counter, datagram, now)
+            return self._open_first(whose, counter, datagram, now, place)
         if counter <= channel.high and channel.has_seen(counter):
             return _REPLAY
         aead, epoch = channel.aead, counter >> EPOCH_BITS
         if epoch != channel.epoch:
             if not self._may_derive(now):
                 return _SALTS
-            aead = channel.key.derive(self._group, head[8:24], epoch)
-        try:
-            opened = aead.decrypt(_NONCE_PAD + head[_WHOSE:], datagram[_HEAD_BYTES:], head)
-        except InvalidTag:
+            aead = channel.key.derive(self._group, whose[_SALT], epoch)
+        if not _decrypt(aead, datagram, counter, place):
             return _SEAL
-        if not opened.startswith(channel.identity):
+        identity = channel.identity
+        if place[: len(identity)] != identity:
             return _POSES
         if epoch > channel.epoch:
             channel.aead, channel.epoch = aead, epoch
         channel.see(counter)
         channel.used = now
-        return opened
+        return place
 
     def _open_first(
-        self, head: bytes, counter: int, datagram: Buffer, now: int
-    ) -> bytes | DecodeError:
+        self, whose: bytes, counter: int, datagram: Buffer, now: int, place: memoryview
+    ) -> memoryview | DecodeError:
         """Under a salt that is not known."""
-        if not head.startswith(_MARK):
-            is_ours = head.startswith(MAGIC)
+        if not whose.startswith(_MARK):
+            is_ours = whose.startswith(MAGIC)
             return _UNSEALED if is_ours else _NOT_OURS
-        key = self._keys.get(head[_ID])
+        key, salt = self._keys.get(whose[_ID]), whose[_SALT]
         if key is None:
-            self.foreign = head[_ID]
+            self.foreign = whose[_ID]
             return _KEY
         # Who is known, and seals with another key by now, is free.
-        is_known = any(_MARK + other + head[8:24] in self._channels for other in self._keys)
+        is_known = any(_MARK + other + salt in self._channels for other in self._keys)
         if not is_known and not self._may_derive(now):
             return _SALTS
         epoch = counter >> EPOCH_BITS
-        aead = key.derive(self._group, head[8:24], epoch)
-        try:
-            opened = aead.decrypt(_NONCE_PAD + head[_WHOSE:], datagram[_HEAD_BYTES:], head)
-        except InvalidTag:
+        aead = key.derive(self._group, salt, epoch)
+        if not _decrypt(aead, datagram, counter, place):
             return _SEAL
-        identity, salt = opened[: _IDENTITY_AT + 1 + opened[_IDENTITY_AT]], head[8:24]
+        identity = bytes(place[: _IDENTITY_AT + 1 + place[_IDENTITY_AT]])
         if self._salts.setdefault(identity, salt) != salt:
             return _POSES
         channel = _Channel(key, aead, epoch, identity)
@@ -253,11 +275,21 @@ class Envelope:
         if len(self._channels) >= SALTS_MAX:
             oldest = min(self._channels, key=lambda whose: self._channels[whose].used)
             self._salts.pop(self._channels.pop(oldest).identity, None)
-        self._channels[head[:_WHOSE]] = channel
-        return opened
+        self._channels[whose] = channel
+        return place
 
     def _may_derive(self, now: int) -> bool:
         if now >= self._since + DERIVING_NS or now < self._since:
             self._since, self._derived = now, 0
         self._derived += 1
         return self._derived <= DERIVED_MAX
+
+
+def _decrypt(aead: AESGCM, datagram: Buffer, counter: int, place: memoryview) -> bool:
+    """Whether it was sealed so: then it is there."""
+    head, body = datagram[: _HEAD.size], datagram[_HEAD.size :]
+    try:
+        aead.decrypt_into(_NONCE.pack(counter), body, head, place)
+    except InvalidTag:
+        return False
+    return True

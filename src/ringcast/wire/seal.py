@@ -21,9 +21,14 @@ class DatagramSeal(Protocol):
 
     def seal(self, datagram: bytes) -> bytes: ...
 
-    def unseal(self, datagram: Buffer, now: int) -> Buffer | DecodeError:
+    def seal_burst(self, burst: Sequence[bytes]) -> Sequence[Buffer]:
+        """Each for itself. They are gone with the next burst."""
+        return [*map(self.seal, burst)]
+
+    def unseal(self, datagram: Buffer, now: int, at: int = 0) -> Buffer | DecodeError:
         """What was sealed; DecodeError unless it comes from a holder of the key, and only once. It
-        is not raised: that would take as long as to open one, and anybody can send many."""
+        is not raised: that would take as long as to open one, and anybody can send many. What was
+        opened before is gone, but what others of its burst, of `at` bytes, have held."""
         ...
 
 
@@ -41,13 +46,13 @@ class Passage:
         """As it may leave."""
         return datagram if self._seal is None else self._seal.seal(datagram)
 
-    def seal_burst(self, burst: list[bytes]) -> list[bytes]:
-        """The same, each for itself."""
-        return burst if self._seal is None else [*map(self._seal.seal, burst)]
+    def seal_burst(self, burst: Sequence[bytes]) -> Sequence[Buffer]:
+        """The same, each for itself. They are gone with the next burst."""
+        return burst if self._seal is None else self._seal.seal_burst(burst)
 
     def open(self, datagrams: Iterable[Buffer], now: int) -> Iterable[Buffer]:
-        """Datagrams as they came, one after the other. What does not open is counted and left
-        out."""
+        """Datagrams as they came, each gone when the next is asked for. What does not open is
+        counted and left out."""
         if self._seal is None:
             return datagrams
         return chain.from_iterable(self.open_bursts(((each,) for each in datagrams), now))
@@ -63,10 +68,12 @@ class Passage:
     ) -> Iterator[Sequence[Buffer]]:
         for burst in bursts:
             opened: list[Buffer] = []
+            at = 0
             for datagram in burst:
-                found = seal.unseal(datagram, now)
+                found = seal.unseal(datagram, now, at)
                 if not isinstance(found, DecodeError):
                     opened.append(found)
+                    at += len(found)
                     continue
                 self._reject(found)
                 if self.on_refused is not None:
