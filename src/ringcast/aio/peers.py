@@ -36,23 +36,6 @@ REFUSED: Final = "refused"
 class Link:
     """A connection, from its beginning to its end."""
 
-    __slots__ = (
-        "begun_at",
-        "challenge",
-        "deadline",
-        "is_connected",
-        "is_made",
-        "is_ours",
-        "is_retired",
-        "is_writer",
-        "peer",
-        "rank",
-        "rest",
-        "sock",
-        "source",
-        "tail",
-    )
-
     def __init__(
         self, sock: socket.socket, *, is_ours: bool, source: Address | None = None
     ) -> None:
@@ -96,23 +79,6 @@ class Link:
 
 class Peer:
     """An address, and how to get there."""
-
-    __slots__ = (
-        "address",
-        "dropped",
-        "failures",
-        "is_broken",
-        "left_at",
-        "links",
-        "main",
-        "queue",
-        "queued_bytes",
-        "reconnects",
-        "retry",
-        "retry_at",
-        "round",
-        "trouble",
-    )
 
     def __init__(self, address: Address) -> None:
         self.address = address

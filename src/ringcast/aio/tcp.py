@@ -101,11 +101,8 @@ class TcpMesh(Transport):
         self._handshake = handshake or Handshake()
         self._name = advertise or self.address
         self._insecure = insecure
-        self.group_address: Address | None = None
         self.receive_buffer = QUEUE_BYTES
         """Nothing is lost for want of a buffer before the queue of its sender is full."""
-        self.bulk_bytes: int | None = None
-        self.shortage: str | None = None
         self.datagram_bytes = DATAGRAM_BYTES_MAX
         self.received = 0
         self.sent = 0
@@ -117,8 +114,6 @@ class TcpMesh(Transport):
         """Connections closed because there are too many."""
         self.rejected: dict[str, int] = {}
         """Connections closed because who opened them has another key, or none; by reason."""
-        self.source: Address | None = None
-        self.notes_sources = False
         self.hints: set[Address] = set()
         self._peers = PeerTable()
         self._links: set[Link] = set()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.aio.offload import SHARED_MAX, Offload, mtu_of
 from ringcast.aio.reach import admits, is_loopback
-from ringcast.aio.transport import fitting
+from ringcast.aio.transport import Transport, fitting
 from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.errors import UsageError
 from ringcast.model import Address
@@ -67,7 +67,7 @@ _ERROR = struct.Struct("=I4xI")  # of struct sock_extended_err: errno and, if to
 _WOULD_DROP = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM}
 
 
-class UdpSocket:
+class UdpSocket(Transport):
     """A bound socket. Sending drops and counts what the kernel does not take: repair is above."""
 
     def __init__(
@@ -94,7 +94,6 @@ class UdpSocket:
             raise UsageError(f"cannot listen on {address}: {error.strerror}") from error
         host, port = self._socket.getsockname()[:2]
         self.address = Address(host, port)
-        self.group_address: Address | None = None
         self.offload = Offload(self._socket)
         self.received = 0
         self.sent = 0
@@ -106,7 +105,6 @@ class UdpSocket:
         self.receive_buffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
         """Bytes of datagrams that fit: Linux reports twice what it gives, for its own overhead."""
         self.bulk_bytes = BULK_BYTES if is_loopback(self.address) else None
-        self.shortage: str | None = None
         if self.receive_buffer < buffer_bytes:
             self.shortage = (
                 f"the kernel grants a receive buffer of {self.receive_buffer} bytes, and "
@@ -125,8 +123,6 @@ class UdpSocket:
         """Addresses where nobody listened, with when that was last heard (monotonic ns)."""
         self._insecure = insecure
         self._admitted: set[Address] = set()
-        self.source: Address | None = None
-        self.notes_sources = False
         self.rejected: dict[str, int] = {}
         self.hints: set[Address] = set()
         """Of these, those that nobody has been told of yet: taken by the driver."""
@@ -146,7 +142,6 @@ class UdpSocket:
         return {} if self._on_input is None else {self._socket.fileno(): self._on_input}
 
     def drain(self, limit: int) -> Iterator[Sequence[memoryview]]:
-        """What has arrived, up to so many bursts. Each is gone when the next is asked for."""
         offload = self.offload
         offload.notes_source = self.notes_sources
         for place in range(limit):

@@ -96,15 +96,10 @@ class VirtualSocket(Transport):
         self, network: Internet, host: VirtualHost, address: Address, receive_buffer: int
     ) -> None:
         self.address = address
-        self.group_address: Address | None = None
         self.host = host
         self.receive_buffer = receive_buffer
-        self.bulk_bytes: int | None = None
-        self.shortage: str | None = None
         self.datagram_bytes = fitting(receive_buffer, None, 1)
         self.hints: set[Address] = set()
-        self.source: Address | None = None
-        self.notes_sources = False
         self.rejected: dict[str, int] = {}
         self._received = 0
         self._sent = 0
