@@ -644,9 +644,9 @@ class Group:
 
     def _open_probe(self) -> None:
         """A member does its work without it too."""
-        group, _ = self._place.searched
+        place, loop = self._place, asyncio.get_running_loop()
         try:
-            directory, loop = self._place.probe_directory(group), asyncio.get_running_loop()
+            directory = place.host.probe_directory(place.config.group)
             if directory is not None:
                 self._probe = Probe(directory, probe_name(self.me), loop, self._on_question)
         except (OSError, UsageError) as error:
@@ -666,8 +666,8 @@ class Group:
     async def _enter(self, limit_s: float) -> None:
         """Find the group, and be let in."""
         self._open_probe()
-        if self._place.metrics is not None:
-            await self._open_metrics(self._place.metrics)
+        if self._place.config.metrics is not None:
+            await self._open_metrics(self._place.config.metrics)
         self._driver.start()
         try:
             async with asyncio.timeout(limit_s):
