@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from loopback_groups import DEADLINE_S, until
 
 from ringcast import Address, Member, UsageError, View, ViewId
-from ringcast.aio import acceptor, peer_table, tcp
+from ringcast.aio import acceptor, peers, tcp
 from ringcast.aio.framing import head_of
 from ringcast.aio.loop import run
 from ringcast.aio.peers import QUEUE_BYTES, Link, Peer, trouble_of
@@ -885,7 +885,7 @@ def test_peers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(stack: ExitStack) -> None:
         (mesh,) = meshes(stack, 1)
         raws = [Raw(stack) for _ in range(4)]
-        monkeypatch.setattr(peer_table, "PEERS_MAX", 3)
+        monkeypatch.setattr(peers, "PEERS_MAX", 3)
         for _ in range(10):
             mesh.send(b"x", nobody())
             assert len(mesh._peers) <= 3

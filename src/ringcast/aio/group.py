@@ -11,11 +11,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, overload
 
-from ringcast.aio.answers import answer
-from ringcast.aio.asking import request_all, serve
+from ringcast.aio.answers import answer, health_of
 from ringcast.aio.driver import Owner
 from ringcast.aio.gate import Gate
-from ringcast.aio.health import health_of
 from ringcast.aio.member_host import STREAMS
 from ringcast.aio.payloads import as_bytes, as_messages
 from ringcast.aio.probe import Probe, probe_name
@@ -23,7 +21,7 @@ from ringcast.aio.prometheus import exposition
 from ringcast.aio.reach import check_address
 from ringcast.aio.read_queue import ReadQueue, describe_losses
 from ringcast.aio.receipts import Receipts
-from ringcast.aio.requests import Requests, check_payload
+from ringcast.aio.requests import Requests, check_payload, request_all, serve
 from ringcast.aio.state import StateExchange
 from ringcast.config import check_seconds
 from ringcast.core.shared import Phase
@@ -47,14 +45,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
     from typing import Literal
 
-    from ringcast.aio.asking import Handler, Replies
-    from ringcast.aio.health import Health
+    from ringcast.aio.answers import Health
     from ringcast.aio.member_host import MemberHost
     from ringcast.aio.metrics import Metrics
     from ringcast.aio.probe import Question
     from ringcast.aio.read_queue import Guarantee, Message, Notice
     from ringcast.aio.receipts import Receipt
-    from ringcast.aio.requests import Request
+    from ringcast.aio.requests import Handler, Replies, Request
     from ringcast.aio.send_queue import SendQueue
     from ringcast.aio.state import GiveState, TakeState
     from ringcast.events import Event, StateEvent
@@ -498,15 +495,12 @@ class Group:
             while self._driver.node.has_ready and not self._has_state_to_take:
                 self._driver.take(BATCH_MAX)
         else:
-            if not self._is_receiving_own:
-                self._drop_own()
+            own_ready = not self._is_receiving_own and self._driver.node.has_own_ready
+            while own_ready and self._driver.has_room:  # nobody reads them: so they are delivered
+                self._driver.take(BATCH_MAX, only_own=True)
+                own_ready = self._driver.node.has_own_ready
             if self._driver.node.has_ready and not self._readable.open():
                 self._watch_unread()
-
-    def _drop_own(self) -> None:
-        """Nobody will read them, so they count as delivered without a reader."""
-        while self._driver.node.has_own_ready and self._driver.has_room:
-            self._driver.take_own(BATCH_MAX)
 
     def _notify(self, notice: Notice) -> None:
         self._read_queue.add_notice(notice)

@@ -15,9 +15,8 @@ from ringcast.aio.ending import Stay
 from ringcast.aio.group import Group
 from ringcast.aio.host import HOST
 from ringcast.aio.member_host import MemberHost, Recording
-from ringcast.aio.names import NameSource, is_name, look_up_own
 from ringcast.aio.reach import check_address, check_own, warn_of_exposure
-from ringcast.aio.sources import ListSource
+from ringcast.aio.sources import ListSource, NameSource, is_name, look_up_own
 from ringcast.config import GroupConfig, check_seconds
 from ringcast.config_file import load_config
 from ringcast.errors import ConfigError, UsageError

@@ -40,12 +40,12 @@ from ringcast.aio.framing import (
     head_of,
 )
 from ringcast.aio.handshake import ROUND_MAX, Handshake, Hello, Refused
-from ringcast.aio.peer_table import PeerTable
 from ringcast.aio.peers import (
     BACK_OFF_NS_MAX,
     QUEUE_BYTES,
     REFUSED,
     Link,
+    PeerTable,
     reason_of,
     reason_of_code,
     trouble_of,
