@@ -313,7 +313,7 @@ def forget_salts(plain: Callable[..., None]) -> Callable[..., None]:
 
 
 def forget_identities(plain: Callable[..., None]) -> Callable[..., None]:
-    return lambda self, key, aead, epoch, _: plain(self, key, aead, epoch, b"")
+    return lambda self, _, aead, epoch: plain(self, b"", aead, epoch)
 
 
 @dataclass(frozen=True)

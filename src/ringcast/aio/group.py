@@ -495,10 +495,9 @@ class Group:
             while self._driver.node.has_ready and not self._has_state_to_take:
                 self._driver.take(BATCH_MAX)
         else:
-            own_ready = not self._is_receiving_own and self._driver.node.has_own_ready
-            while own_ready and self._driver.has_room:  # nobody reads them: so they are delivered
-                self._driver.take(BATCH_MAX, only_own=True)
-                own_ready = self._driver.node.has_own_ready
+            reads_own, driver = self._is_receiving_own, self._driver
+            while not reads_own and driver.node.has_own_ready and driver.has_room:
+                driver.take(BATCH_MAX, only_own=True)  # delivered without a reader
             if self._driver.node.has_ready and not self._readable.open():
                 self._watch_unread()
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.errors import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ringcast.wire.codec import Buffer
 
@@ -37,7 +36,7 @@ class Passage:
 
     def __init__(self, seal: DatagramSeal | None, reject: Callable[[DecodeError], None]) -> None:
         self.overhead = 0 if seal is None else seal.overhead
-        self.on_refused: Callable[[DecodeError], None] | None = None
+        self.on_refused: Callable[[DecodeError], None] = lambda _: None
         """Who else is told of what does not open."""
         self._seal = seal
         self._reject = reject
@@ -50,17 +49,11 @@ class Passage:
         """The same, each for itself. They are gone with the next burst."""
         return burst if self._seal is None else self._seal.seal_burst(burst)
 
-    def open(self, datagrams: Iterable[Buffer], now: int) -> Iterable[Buffer]:
-        """Datagrams as they came, each gone when the next is asked for. What does not open is
-        counted and left out."""
-        if self._seal is None:
-            return datagrams
-        return chain.from_iterable(self.open_bursts(((each,) for each in datagrams), now))
-
     def open_bursts(
         self, bursts: Iterator[Sequence[Buffer]], now: int
     ) -> Iterator[Sequence[Buffer]]:
-        """The same, of what system calls brought."""
+        """What system calls brought, each gone when the next is asked for. What does not open is
+        counted and left out."""
         return bursts if self._seal is None else self._open_bursts(self._seal, bursts, now)
 
     def _open_bursts(
@@ -71,12 +64,11 @@ class Passage:
             at = 0
             for datagram in burst:
                 found = seal.unseal(datagram, now, at)
-                if not isinstance(found, DecodeError):
+                if isinstance(found, DecodeError):
+                    self._reject(found)
+                    self.on_refused(found)
+                else:
                     opened.append(found)
                     at += len(found)
-                    continue
-                self._reject(found)
-                if self.on_refused is not None:
-                    self.on_refused(found)
             if opened:
                 yield opened

@@ -175,7 +175,7 @@ def test_another_key_is_derived_after_so_many_datagrams() -> None:
 )
 def test_what_was_seen_is_known_and_nothing_else_as_far_as_is_remembered(seed: int) -> None:
     dice = random.Random(seed)
-    channel, seen, high = _Channel(ONE, None, 0, b""), set[int](), 0  # type: ignore[arg-type]
+    channel, seen, high = _Channel(b"", None, 0), set[int](), 0  # type: ignore[arg-type]
     for _ in range(3000):
         leap = dice.choice([1, 1, 2, 9, 1000, SEEN_BITS - 1, SEEN_BITS, 3 * SEEN_BITS])
         counter = max(1, dice.choice([high + leap, high - leap, high - dice.randrange(70_000)]))
