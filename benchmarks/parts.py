@@ -390,7 +390,7 @@ def _refusing(
 ) -> Callable[[], object]:
     def job() -> None:
         at = next(clock) if now is None else now
-        for opened in passage.open(datagrams, at):
+        for opened in passage.open_bursts(zip(datagrams), at):
             raise AssertionError(f"{opened!r} was to be refused")
 
     return job
@@ -402,7 +402,7 @@ def _datagrams(passage: Passage, sender: Envelope, size: int) -> Iterator[tuple[
     (small,) = codec.pack([Data(Stream.FIFO, 1, [b""])])
     (plain,) = codec.pack([Data(Stream.FIFO, 1, [bytes(size - len(small) - passage.overhead)])])
     known = sender.seal(plain)
-    assert list(passage.open([known], 0)) == [plain]
+    assert list(passage.open_bursts(iter([[known]]), 0)) == [[plain]]
     yield "with another key", Envelope("bench", [OTHER], bytes(16)).seal(plain), True
     yield "not sealed", plain + bytes(passage.overhead), True
     yield "a copy", known, True

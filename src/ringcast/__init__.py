@@ -1,13 +1,12 @@
 """Reliable group messaging: views, repair, flow control and proofs, without a broker."""
 
 from ringcast import blocking
-from ringcast.aio.asking import Replies
+from ringcast.aio.answers import Health
 from ringcast.aio.group import Group
-from ringcast.aio.health import Health
 from ringcast.aio.joining import join
 from ringcast.aio.read_queue import Message
 from ringcast.aio.receipts import Receipt
-from ringcast.aio.requests import Request
+from ringcast.aio.requests import Replies, Request
 from ringcast.aio.sources import DirectorySource, Source
 from ringcast.config import (
     GroupConfig,

@@ -17,18 +17,16 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import WeakSet
 
-from ringcast.aio.asking import answer_with
 from ringcast.aio.ending import note_losses
 from ringcast.aio.engine import Engine, Latch, failed
 from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S, Outgoing
 from ringcast.aio.joining import join as join_on_loop
 from ringcast.aio.payloads import as_messages
 from ringcast.aio.read_queue import ReadQueue
-from ringcast.aio.receipt_threads import Receipt, check_timeout
-from ringcast.aio.requests import Request
+from ringcast.aio.requests import Request, refusing
 from ringcast.aio.send_queue import LOOK_S, SendQueue
-from ringcast.aio.state_threads import giving, taking
 from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
+from ringcast.aio.threads import Receipt, check_timeout, giving, taking
 from ringcast.errors import GroupClosed, TimedOut
 from ringcast.events import Closed, Delivered
 from ringcast.protocols.views.layer import GOODBYE_SHARE
@@ -40,11 +38,11 @@ if TYPE_CHECKING:
 
     from ringcast.aio import group as aio
     from ringcast.aio import receipts
-    from ringcast.aio.asking import Replies
-    from ringcast.aio.health import Health
+    from ringcast.aio.answers import Health
     from ringcast.aio.joining import JoinOptions
     from ringcast.aio.read_queue import Guarantee, Message, Notice
-    from ringcast.aio.state_threads import GiveState, TakeState
+    from ringcast.aio.requests import Replies
+    from ringcast.aio.threads import GiveState, TakeState
     from ringcast.model import Member, View
     from ringcast.wire.codec import Buffer
 
@@ -232,7 +230,8 @@ class Group:
         """Reply to each request with what `handler` returns, in this thread; if it raises, with
         RequestFailed and the error. Ends when this member is out of its group."""
         for request in self.requests():
-            answer_with(request, handler)
+            with refusing(request):
+                request.reply(handler(request))
 
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, in each sender's order. Reading may stop and go on at any time, and

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from loopback_groups import DEADLINE_S, until
 
 from ringcast import Address, Member, UsageError, View, ViewId
-from ringcast.aio import acceptor, peer_table, tcp
+from ringcast.aio import acceptor, peers, tcp
 from ringcast.aio.framing import head_of
 from ringcast.aio.loop import run
 from ringcast.aio.peers import QUEUE_BYTES, Link, Peer, trouble_of
@@ -564,6 +564,29 @@ def test_a_short_datagram_that_finds_no_room_at_all_waits() -> None:
     with_stack(test)
 
 
+def test_what_waits_is_a_copy() -> None:
+    async def test(stack: ExitStack) -> None:
+        (mesh,) = meshes(stack, 1)
+        raws = [Raw(stack) for _ in range(2)]
+        for raw in raws:
+            mesh.send(b"first", raw.address)
+        socks = [await raw.accept() for raw in raws]
+        for link in mesh._links:
+            link.sock = Full(link.sock)  # type: ignore[assignment]
+        space = bytearray(3)
+        for word in (b"one", b"two"):
+            space[:] = word
+            datagram = memoryview(space)  # as of a seal, which uses its memory again
+            for raw in raws:
+                mesh.send(datagram, raw.address)
+        space[:] = bytes(3)
+        for sock in socks:
+            await read_hello(sock)
+            assert [await read_frame(sock) for _ in range(3)] == [b"first", b"one", b"two"]
+
+    with_stack(test)
+
+
 def test_what_was_not_begun_goes_on_the_next_connection() -> None:
     async def test(stack: ExitStack) -> None:
         (mesh,) = meshes(stack, 1)
@@ -862,7 +885,7 @@ def test_peers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(stack: ExitStack) -> None:
         (mesh,) = meshes(stack, 1)
         raws = [Raw(stack) for _ in range(4)]
-        monkeypatch.setattr(peer_table, "PEERS_MAX", 3)
+        monkeypatch.setattr(peers, "PEERS_MAX", 3)
         for _ in range(10):
             mesh.send(b"x", nobody())
             assert len(mesh._peers) <= 3

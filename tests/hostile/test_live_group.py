@@ -160,13 +160,12 @@ class Attacker:
 
     def _open(self, datagram: bytes) -> bytes | None:
         if datagram not in self._opened:
-            try:
-                opened = self._reader.open(datagram, time.monotonic_ns())
-            except DecodeError:
+            opened = self._reader.unseal(datagram, time.monotonic_ns())
+            if isinstance(opened, DecodeError):
                 return None  # it was opened for another addressee, or is of another key
             if len(self._opened) > RECORDED_MAX:
                 self._opened.clear()
-            self._opened[datagram] = opened
+            self._opened[datagram] = bytes(opened)
         return self._opened[datagram]
 
 

@@ -78,7 +78,8 @@ class Driver:
         self.loop = loop
         self._owner = owner
         self._source = source
-        self._clock = clock
+        self.now = clock
+        """What the node's time is."""
         self._observer = node.observer = observer
         self._lose = lose
         self._spinner = Spinner(loop, transport.inputs, spin_s) if spin_s else None
@@ -94,10 +95,6 @@ class Driver:
         self.is_open = True
         self.gathering = Gathering(self)
 
-    def now(self) -> int:
-        """What the node's time is."""
-        return self._clock()
-
     @property
     def membership(self) -> GroupViews:
         membership = self.node.membership
@@ -107,7 +104,7 @@ class Driver:
     def start(self) -> None:
         """Begin to look for the group."""
         self.transport.start(self.loop, self._on_readable)
-        now = self._clock()
+        now = self.now()
         if self._observer is not None:
             self._observer.start(now)
         self.node.start(now)
@@ -118,7 +115,7 @@ class Driver:
         """How many were accepted. Sends of one turn of the loop share datagrams."""
         if self.gathering.run:
             self.gathering.settle()
-        now = self._clock()
+        now = self.now()
         accepted = self.node.send(payloads, now, stream=stream, to=to)
         self._is_look_due = True
         self.end_turn_soon()
@@ -126,29 +123,21 @@ class Driver:
 
     def ask(self, to: Member, number: int, payload: bytes) -> None:
         """Ask the application of a member of the view."""
-        now = self._clock()
+        now = self.now()
         self.node.ask(to, number, payload, now)
         self._speak(now)
 
     def answer(self, to: Member, number: int, payload: bytes, *, is_refused: bool) -> None:
         """What this member's application says."""
-        now = self._clock()
+        now = self.now()
         self.node.answer(to, number, payload, now, is_refused=is_refused)
         self._speak(now)
 
-    def take(self, limit: int) -> None:
-        """Tell the owner up to `limit` messages, in runs. Calling this is delivery."""
-        now = self._clock()
-        self._tell(self.node.take_events(limit, now))
-        self._after_taking(now)
-
-    def take_own(self, limit: int) -> None:
-        """The same, of this member's own messages to the group alone."""
-        now = self._clock()
-        self._tell(self.node.take_events(limit, now, only_own=True))
-        self._after_taking(now)
-
-    def _after_taking(self, now: int) -> None:
+    def take(self, limit: int, *, only_own: bool = False) -> None:
+        """Tell the owner up to `limit` messages, in runs; or of this member's own to the group
+        alone. Calling this is delivery."""
+        now = self.now()
+        self._tell(self.node.take_events(limit, now, only_own=only_own))
         if self.is_open:
             self._send_datagrams(now)
             self._is_look_due = True
@@ -166,28 +155,28 @@ class Driver:
 
     def provide_state(self, transfer: int, chunks: Sequence[bytes], *, is_last: bool) -> int:
         """The next chunks of a state; how many were accepted."""
-        now = self._clock()
+        now = self.now()
         accepted = self.node.provide_state(transfer, chunks, now, is_last=is_last)
         self._after_input(now)
         return accepted
 
     def refuse_state(self, transfer: int) -> None:
         """This state, or the rest of it, is not to be had here."""
-        now = self._clock()
+        now = self.now()
         self.node.refuse_state(transfer, now)
         if self.is_open:
             self._after_input(now)
 
     def sync(self, peer: Member) -> None:
         """Ask this sender where its messages to us stand."""
-        now = self._clock()
+        now = self.now()
         self.node.sync(peer, now)
         self._after_input(now)
 
     def leave(self, within_s: float) -> None:
         """Go in good order; Closed follows within that time."""
         self.gathering.settle()
-        now = self._clock()
+        now = self.now()
         self.node.leave(now, now + round(within_s * 1e9))
         self._after_input(now)
 
@@ -203,7 +192,7 @@ class Driver:
             for timer in (self._timer, self._look_timer):
                 if timer is not None:
                     timer.cancel()
-            now = self._clock()
+            now = self.now()
             self.node.close(now)
             self._tell(self.node.take_events(0, now))
             self._send_datagrams(now)
@@ -212,7 +201,7 @@ class Driver:
 
     def explain(self) -> list[str]:
         self.gathering.settle()
-        now = self._clock()
+        now = self.now()
         reasons = self.node.explain(now)
         if not self.has_room:
             reasons.append("messages wait here until the disk has taken those before them")
@@ -254,7 +243,7 @@ class Driver:
     def _on_readable(self) -> None:
         if self.gathering.run:
             self.gathering.settle()
-        now = self._clock()
+        now = self.now()
         bursts = self.transport.drain(DRAIN_MAX)
         lose = self._lose
         if lose is not None:
@@ -288,7 +277,7 @@ class Driver:
                 self._spinner.stay_awake()
             other = next(others, None) if self.is_open else None
             if other is not None:
-                self._receive(chain((other,), others), self._clock())
+                self._receive(chain((other,), others), self.now())
             elif not is_turn_due:
                 self._end_turn()  # whoever waited has had its turn
 
@@ -296,7 +285,7 @@ class Driver:
         self._timer = None
         self.gathering.settle()
         # Never early: the loop's clock and ours may differ by a rounding.
-        now = max(self._clock(), self._timer_at)
+        now = max(self.now(), self._timer_at)
         self.node.handle_timeout(now)
         self._after_input(now)
 
@@ -307,9 +296,9 @@ class Driver:
         delay = LOOK_AGAIN_S if membership.is_member else LOOK_S
         self._look_timer = self.loop.call_later(delay, self._look)
         if self._lock is not None:
-            self._lock.look(self._clock())
+            self._lock.look(self.now())
         if not membership.is_member or membership.coordinator == self.node.me:
-            now = self._clock()
+            now = self.now()
             self.node.add_candidates(self._source.candidates(), now)
             self._after_input(now)
 
@@ -329,7 +318,7 @@ class Driver:
     def send_datagrams(self) -> None:
         """What is ready to leave does."""
         if self.is_open:
-            self._send_datagrams(self._clock())
+            self._send_datagrams(self.now())
 
     def _end_turn(self) -> None:
         if self.gathering.run:
@@ -337,7 +326,7 @@ class Driver:
             self.gathering.settle()
         self._is_turn_due = self._has_spoken = False
         if self.is_open:
-            now = self._clock()
+            now = self.now()
             waiting = self.node.effects
             has_news = bool(waiting.events or self.transport.hints)
             if has_news:

@@ -7,11 +7,14 @@ first, one that was changed on its way by the last: neither is read any further.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from xxhash import xxh3_64_intdigest
 
 from ringcast.config import DATAGRAM_BYTES_MAX
+
+if TYPE_CHECKING:
+    from ringcast.wire.codec import Buffer
 
 _HEAD: Final = Struct("<HHI")  # tag, bytes of body, their checksum
 _TAG: Final = 0xA5C3
@@ -25,7 +28,7 @@ class Malformed(Exception):
     """Bytes that none of ours has sent, or that were changed on their way."""
 
 
-def head_of(body: bytes) -> bytes:
+def head_of(body: Buffer) -> bytes:
     return _HEAD.pack(_TAG, len(body), xxh3_64_intdigest(body) & _CHECK)
 
 

@@ -11,11 +11,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, overload
 
-from ringcast.aio.answers import answer
-from ringcast.aio.asking import request_all, serve
+from ringcast.aio.answers import answer, health_of
 from ringcast.aio.driver import Owner
 from ringcast.aio.gate import Gate
-from ringcast.aio.health import health_of
 from ringcast.aio.member_host import STREAMS
 from ringcast.aio.payloads import as_bytes, as_messages
 from ringcast.aio.probe import Probe, probe_name
@@ -23,7 +21,7 @@ from ringcast.aio.prometheus import exposition
 from ringcast.aio.reach import check_address
 from ringcast.aio.read_queue import ReadQueue, describe_losses
 from ringcast.aio.receipts import Receipts
-from ringcast.aio.requests import Requests, check_payload
+from ringcast.aio.requests import Requests, check_payload, request_all, serve
 from ringcast.aio.state import StateExchange
 from ringcast.config import check_seconds
 from ringcast.core.shared import Phase
@@ -47,14 +45,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
     from typing import Literal
 
-    from ringcast.aio.asking import Handler, Replies
-    from ringcast.aio.health import Health
+    from ringcast.aio.answers import Health
     from ringcast.aio.member_host import MemberHost
     from ringcast.aio.metrics import Metrics
     from ringcast.aio.probe import Question
     from ringcast.aio.read_queue import Guarantee, Message, Notice
     from ringcast.aio.receipts import Receipt
-    from ringcast.aio.requests import Request
+    from ringcast.aio.requests import Handler, Replies, Request
     from ringcast.aio.send_queue import SendQueue
     from ringcast.aio.state import GiveState, TakeState
     from ringcast.events import Event, StateEvent
@@ -498,15 +495,11 @@ class Group:
             while self._driver.node.has_ready and not self._has_state_to_take:
                 self._driver.take(BATCH_MAX)
         else:
-            if not self._is_receiving_own:
-                self._drop_own()
+            reads_own, driver = self._is_receiving_own, self._driver
+            while not reads_own and driver.node.has_own_ready and driver.has_room:
+                driver.take(BATCH_MAX, only_own=True)  # delivered without a reader
             if self._driver.node.has_ready and not self._readable.open():
                 self._watch_unread()
-
-    def _drop_own(self) -> None:
-        """Nobody will read them, so they count as delivered without a reader."""
-        while self._driver.node.has_own_ready and self._driver.has_room:
-            self._driver.take_own(BATCH_MAX)
 
     def _notify(self, notice: Notice) -> None:
         self._read_queue.add_notice(notice)
@@ -644,9 +637,9 @@ class Group:
 
     def _open_probe(self) -> None:
         """A member does its work without it too."""
-        group, _ = self._place.searched
+        place, loop = self._place, asyncio.get_running_loop()
         try:
-            directory, loop = self._place.probe_directory(group), asyncio.get_running_loop()
+            directory = place.host.probe_directory(place.config.group)
             if directory is not None:
                 self._probe = Probe(directory, probe_name(self.me), loop, self._on_question)
         except (OSError, UsageError) as error:
@@ -666,8 +659,8 @@ class Group:
     async def _enter(self, limit_s: float) -> None:
         """Find the group, and be let in."""
         self._open_probe()
-        if self._place.metrics is not None:
-            await self._open_metrics(self._place.metrics)
+        if self._place.config.metrics is not None:
+            await self._open_metrics(self._place.config.metrics)
         self._driver.start()
         try:
             async with asyncio.timeout(limit_s):

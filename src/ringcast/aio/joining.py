@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypedDict
 from ringcast.aio.ending import Stay
 from ringcast.aio.group import Group
 from ringcast.aio.host import HOST
-from ringcast.aio.member_host import MemberHost
-from ringcast.aio.names import NameSource, is_name, look_up_own
+from ringcast.aio.member_host import MemberHost, Recording
 from ringcast.aio.reach import check_address, check_own, warn_of_exposure
-from ringcast.aio.sources import ListSource
+from ringcast.aio.sources import ListSource, NameSource, is_name, look_up_own
 from ringcast.config import GroupConfig, check_seconds
 from ringcast.config_file import load_config
 from ringcast.errors import ConfigError, UsageError
@@ -261,13 +260,13 @@ async def join(
         raise UsageError("advertise= is for a forwarder, and multicast would pass it by")
     if record_payloads and not receive:
         raise UsageError("record_payloads= keeps what is read, and with receive=False nothing is")
-    recording = {
+    only_recording = {
         "record_level": record_level,
         "record_payloads": record_payloads or None,
         "record_interval_s": record_interval_s,
         "run_id": run_id or None,
     }
-    idle = [name for name, value in recording.items() if value is not None]
+    idle = [name for name, value in only_recording.items() if value is not None]
     if base.record is None and idle:
         raise UsageError(f"{idle[0]}= does nothing without record=, the directory for the trace")
     if record_interval_s is None:
@@ -286,21 +285,16 @@ async def join(
         warn_of_exposure(forwarder or carrier.address)
     if carrier.shortage is not None:
         log.info("%s: %s", carrier.address, carrier.shortage)
+    multicast = replace(group_config.multicast, bulk_bytes=carrier.bulk_bytes)
+    group_config = replace(group_config, multicast=multicast)
+    traced = (run_id or base.group, record_level or "deliveries", record_payloads)
+    recording = None
+    if base.record is not None:
+        recording = Recording(Path(base.record), *traced, record_interval_s)
     place = MemberHost(
-        replace(
-            group_config, multicast=replace(group_config.multicast, bulk_bytes=carrier.bulk_bytes)
-        ),
-        host,
-        carrier,
-        source,
+        *(group_config, host, carrier, source, keys, recording),
         advertise=forwarder,
-        record=None if base.record is None else Path(base.record),
-        record_level=record_level or "deliveries",
-        record_payloads=record_payloads,
-        record_interval_s=record_interval_s,
-        run_id=run_id or base.group,
         lose=lose,
-        keys=keys,
         has_state=hooks is not None,
     )
     try:

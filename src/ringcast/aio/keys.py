@@ -3,7 +3,7 @@
 A key file holds one or two keys, a line of 64 hexadecimal digits each: the first seals, all open.
 So a key is exchanged without a stop: add the new one as the second everywhere, make it the first
 everywhere, remove the old one everywhere. Members read their file again when it has changed, and on
-SIGHUP (hangup.py); to exchange it at once, write another beside it and rename that.
+SIGHUP (termination.py); to exchange it at once, write another beside it and rename that.
 
 Only its owner may read or write a key file: another one is refused, with the line that repairs it.
 Keys stand in no log, text or exception. There are no passphrases: what people can remember others
@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
-from ringcast.aio.hangup import READERS
 from ringcast.aio.refusals import TOLD, Refusals
+from ringcast.aio.termination import READERS
 from ringcast.errors import UsageError
 from ringcast.wire.envelope import KEY_BYTES, KEYS_MAX, SALT_BYTES, Envelope, Key
 

@@ -20,6 +20,8 @@ from ringcast.model import Address
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ringcast.wire.codec import Buffer
+
 # Linux's numbers, which the socket module does not name.
 _SOL_UDP: Final = 17
 _UDP_SEGMENT: Final = 103
@@ -79,7 +81,7 @@ class Offload:
                 self._socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
                 self.can_join = True
 
-    def send(self, burst: Sequence[bytes], dest: Address) -> None:
+    def send(self, burst: Sequence[Buffer], dest: Address) -> None:
         """In one call; OSError if none of it has left."""
         ancillary = [(_SOL_UDP, _UDP_SEGMENT, _SEGMENT.pack(len(burst[0])))]
         try:

@@ -1,4 +1,5 @@
-"""What a mesh knows of an address: its connections, what waits for them, when to try again."""
+"""What a mesh knows of an address: its connections, what waits for them, when to try again.
+PeerTable: all addresses that it knows of, and who of them is a member."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterator, Mapping
 
-    from ringcast.model import Address
+    from ringcast.model import Address, View
 
 QUEUE_BYTES = 8 << 20
 """What may wait for one peer. Windows admit far less than this, unless it does not read."""
@@ -35,23 +37,6 @@ REFUSED: Final = "refused"
 
 class Link:
     """A connection, from its beginning to its end."""
-
-    __slots__ = (
-        "begun_at",
-        "challenge",
-        "deadline",
-        "is_connected",
-        "is_made",
-        "is_ours",
-        "is_retired",
-        "is_writer",
-        "peer",
-        "rank",
-        "rest",
-        "sock",
-        "source",
-        "tail",
-    )
 
     def __init__(
         self, sock: socket.socket, *, is_ours: bool, source: Address | None = None
@@ -96,23 +81,6 @@ class Link:
 
 class Peer:
     """An address, and how to get there."""
-
-    __slots__ = (
-        "address",
-        "dropped",
-        "failures",
-        "is_broken",
-        "left_at",
-        "links",
-        "main",
-        "queue",
-        "queued_bytes",
-        "reconnects",
-        "retry",
-        "retry_at",
-        "round",
-        "trouble",
-    )
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -251,3 +219,81 @@ def reason_of(error: OSError) -> str:
 
 def reason_of_code(code: int) -> str:
     return REFUSED if code == errno.ECONNREFUSED else os.strerror(code).lower()
+
+
+PEERS_MAX = 1024
+
+OUTSIDERS_MAX = 512
+"""Connections with who is in no view of ours. If more come, the oldest must go."""
+
+OUTSIDER_NS = 60_000_000_000
+"""How long such a connection may stay."""
+
+
+class PeerTable:
+    """Bounded: those without a connection make room for others."""
+
+    def __init__(self) -> None:
+        self._peers: dict[Address, Peer] = {}
+        self._members: frozenset[Address] = frozenset()
+        self.get = self._peers.get
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(self._peers.values())
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def meet(self, address: Address) -> Peer | None:
+        """A peer that was not known; None if there are too many."""
+        if len(self) >= PEERS_MAX:
+            for peer in [peer for peer in self if not peer.links]:
+                peer.cancel_retry()
+                del self._peers[peer.address]
+            if len(self) >= PEERS_MAX:
+                return None
+        peer = self._peers[address] = Peer(address)
+        return peer
+
+    def enter_view(self, view: View) -> None:
+        before, self._members = self._members, frozenset(member.address for member in view)
+        for peer in self:
+            peer.forget_failures()
+            if peer.address in before - self._members:
+                peer.left_at = time.monotonic_ns()
+
+    def surplus(self) -> Link | None:
+        """Whose connection must go: there are too many that are no member's."""
+        outsiders = self._outsiders()
+        if len(outsiders) <= OUTSIDERS_MAX:
+            return None
+        return min(outsiders, key=lambda link: link.begun_at)
+
+    def expired(self, now: int) -> list[Link]:
+        """Connections that have been no member's for long."""
+        return [
+            link
+            for link in self._outsiders()
+            if link.peer and now - max(link.begun_at, link.peer.left_at) >= OUTSIDER_NS
+        ]
+
+    def _outsiders(self) -> list[Link]:
+        others = (peer for peer in self if peer.address not in self._members)
+        return [link for peer in others for link in peer.links]
+
+    def clear(self) -> None:
+        for peer in self:
+            peer.cancel_retry()
+            peer.queue.clear()
+            peer.main = None
+
+    def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
+        found = [(self._peers.get(address), label) for address, label in awaited.items()]
+        reasons = [peer.explain(label, now) for peer, label in found if peer is not None]
+        return [reason for reason in reasons if reason]
+
+    def stats(self) -> dict[str, object]:
+        return {
+            "refused": [str(peer.address) for peer in self if peer.is_refused],
+            "peers": {str(peer.address): peer.stats() for peer in self},
+        }

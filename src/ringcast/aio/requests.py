@@ -19,23 +19,29 @@ On the end of this member: the same, for everybody.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import inspect
+import logging
+from collections import Counter, deque
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.aio.gate import Gate, Turns, Waiter
 from ringcast.aio.payloads import as_bytes
 from ringcast.errors import GroupClosed, RequestFailed, RingcastError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Iterator
     from typing import Self
 
     from ringcast.aio.driver import Driver
+    from ringcast.aio.group import Group
     from ringcast.events import ReplyReceived, RequestReceived
     from ringcast.model import Member, View
     from ringcast.wire.codec import Buffer
+
+    Handler: TypeAlias = Callable[["Request"], Buffer | Awaitable[Buffer]]
 
 OPEN_MAX = 64
 """Requests of one member to another that are not answered."""
@@ -47,6 +53,8 @@ PAYLOAD_BYTES_MAX = 1 << 20
 """The largest request or answer: what is larger is sent as a message."""
 
 REASON_BYTES_MAX = 1024
+
+log = logging.getLogger("ringcast")
 
 
 class Request:
@@ -102,9 +110,8 @@ class Requests:
         self._numbers = count(1)
         self._open: dict[int, _Open] = {}  # by the number of the request
         self._turns: dict[Member, Turns] = {}
-        self._unanswered: dict[
-            Member, dict[int, RequestReceived]
-        ] = {}  # by who asks, and its number
+        # By who asks, and its number:
+        self._unanswered: dict[Member, dict[int, RequestReceived]] = {}
         self._arrived: deque[Request] = deque()  # of these: what the application has not seen
         self._early: deque[RequestReceived] = deque(maxlen=OPEN_MAX)  # of who is not in our view
         self._changed = Gate()
@@ -213,18 +220,20 @@ class Requests:
 
     def close(self, reason: str) -> None:
         """This member is out of its group."""
-        self._end(GroupClosed, reason)
-        self._closed = reason
+        self._view, self._closed = None, reason
+        self._early.clear()
+        for request in self._open.values():
+            if not request.done():
+                request.set_result(GroupClosed(reason))
+        self._turns.clear()
+        self._forget(list(self._unanswered))
         self._changed.open()
         if self._timer is not None:
             self._timer.cancel()
 
     def explain(self) -> list[str]:
-        reasons = [
-            f"{sum(request.to == member for request in self._open.values())} requests wait for "
-            f"{member} to answer"
-            for member in dict.fromkeys(request.to for request in self._open.values())
-        ]
+        asked = Counter(request.to for request in self._open.values())
+        reasons = [f"{count} requests wait for {to} to answer" for to, count in asked.items()]
         if self._arrived:
             reasons.append(
                 f"{len(self._arrived)} requests wait for this member's application: it reads them "
@@ -263,17 +272,8 @@ class Requests:
         """RequestFailed, or GroupClosed, unless this member can be asked."""
         if self._closed is not None:
             raise GroupClosed(self._closed)
-        if self._view is None or to not in self._view.members:
+        if not self.is_there(to):
             raise RequestFailed(f"{to} is not in the group")
-
-    def _end(self, error: type[RequestFailed | GroupClosed], reason: str) -> None:
-        self._view = None
-        self._early.clear()
-        for request in self._open.values():
-            if not request.done():
-                request.set_result(error(reason))
-        self._turns.clear()
-        self._forget(list(self._unanswered))
 
     def _forget(self, senders: Collection[Member]) -> None:
         for sender in senders:
@@ -290,3 +290,57 @@ def check_payload(payload: Buffer) -> bytes:
             f"more as a message, with send(..., to=member)"
         )
     return content
+
+
+# Asking everybody, and answering with a handler
+
+
+class Replies(NamedTuple):
+    """What the other members of the view said to one request. Each stands in one of the two."""
+
+    replies: dict[Member, bytes]
+    """By member, in the order of the view."""
+    failed: dict[Member, RingcastError]
+    """Who did not reply, and why: RequestFailed or TimedOut."""
+
+
+async def request_all(group: Group, payload: Buffer, timeout_s: float) -> Replies:
+    """Ask all other members of the view at once. GroupClosed: this member is out of its group."""
+    asked = [member for member in group.view if member != group.me]
+    said = await asyncio.gather(
+        *(group.request(member, payload, timeout=timeout_s) for member in asked),
+        return_exceptions=True,
+    )
+    found = Replies({}, {})
+    for member, each in zip(asked, said, strict=True):
+        if isinstance(each, bytes):
+            found.replies[member] = each
+        elif isinstance(each, RingcastError) and not isinstance(each, GroupClosed):
+            found.failed[member] = each
+        else:
+            raise each
+    return found
+
+
+async def serve(group: Group, handler: Handler) -> None:
+    """Answer requests until this member is out of its group, each in a task of its own."""
+    async with asyncio.TaskGroup() as tasks:
+        async for request in group.requests():
+            tasks.create_task(_answer(request, handler))
+
+
+async def _answer(request: Request, handler: Handler) -> None:
+    with refusing(request):
+        said = handler(request)
+        request.reply(await said if inspect.isawaitable(said) else said)
+
+
+@contextmanager
+def refusing(request: Request) -> Iterator[None]:
+    """If the application raises: at once, so that nobody has to wait for its time to be over."""
+    try:
+        yield
+    except Exception as error:
+        log.exception("the handler of requests raised, asked by %s", request.sender)
+        with suppress(UsageError):  # it has answered by itself
+            request.refuse(f"{type(error).__name__}: {error}")

@@ -40,12 +40,12 @@ from ringcast.aio.framing import (
     head_of,
 )
 from ringcast.aio.handshake import ROUND_MAX, Handshake, Hello, Refused
-from ringcast.aio.peer_table import PeerTable
 from ringcast.aio.peers import (
     BACK_OFF_NS_MAX,
     QUEUE_BYTES,
     REFUSED,
     Link,
+    PeerTable,
     reason_of,
     reason_of_code,
     trouble_of,
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from ringcast.aio.peers import Peer
     from ringcast.aio.transport import Inputs
     from ringcast.model import View
+    from ringcast.wire.codec import Buffer
 
 READ_BYTES = 1 << 18
 """Read from one connection before another gets its turn."""
@@ -100,11 +101,8 @@ class TcpMesh(Transport):
         self._handshake = handshake or Handshake()
         self._name = advertise or self.address
         self._insecure = insecure
-        self.group_address: Address | None = None
         self.receive_buffer = QUEUE_BYTES
         """Nothing is lost for want of a buffer before the queue of its sender is full."""
-        self.bulk_bytes: int | None = None
-        self.shortage: str | None = None
         self.datagram_bytes = DATAGRAM_BYTES_MAX
         self.received = 0
         self.sent = 0
@@ -116,16 +114,16 @@ class TcpMesh(Transport):
         """Connections closed because there are too many."""
         self.rejected: dict[str, int] = {}
         """Connections closed because who opened them has another key, or none; by reason."""
-        self.source: Address | None = None
-        self.notes_sources = False
         self.hints: set[Address] = set()
         self._peers = PeerTable()
         self._links: set[Link] = set()
         self._ready: Link | None = None
-        self._framed = (b"", b"")
-        """The last head and datagram: it may go to many."""
+        self._last: Buffer = b""
+        """The last datagram: it may go to many."""
+        self._framed: tuple[bytes, Buffer] = (b"", b"")
+        """Its head, and itself; a copy, if it waits for somebody."""
         self._view = memoryview(bytearray(READ_BYTES + FRAME_BYTES_MAX))
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop  # since it was started
         self._on_input: Callable[[], None] | None = None
         self._is_telling = False
         self._sweeping: asyncio.TimerHandle | None = None
@@ -141,7 +139,7 @@ class TcpMesh(Transport):
                 loop.add_reader(link.sock.fileno(), self._on_readable, link)
 
     def stop(self) -> None:
-        if self._loop is None or self._on_input is None:
+        if self._on_input is None:
             return
         self._on_input = None
         if self._sweeping is not None:
@@ -162,7 +160,7 @@ class TcpMesh(Transport):
         self.source = None if link is None or link.peer is None else link.peer.address
         return zip(() if link is None else self._read(link, limit))  # None: hints only
 
-    def send(self, datagram: bytes, dest: Address) -> None:
+    def send(self, datagram: Buffer, dest: Address) -> None:
         peer = self._peers.get(dest)
         if peer is None:
             peer = self._peers.meet(dest) if self._admits(dest) else None
@@ -175,8 +173,8 @@ class TcpMesh(Transport):
         if link is None or not 0 < len(datagram) <= DATAGRAM_BYTES_MAX:
             self._drop(peer, 1)
             return
-        if datagram is not self._framed[1]:
-            self._framed = head_of(datagram), datagram
+        if datagram is not self._last:
+            self._last, self._framed = datagram, (head_of(datagram), datagram)
         if not link.is_connected or link.rest is not None or peer.queue:
             self._enqueue(peer)
         else:
@@ -267,7 +265,6 @@ class TcpMesh(Transport):
 
     def _open(self, peer: Peer) -> None:
         """Try to connect, unless it is too early for that."""
-        assert self._loop is not None
         now = time.monotonic_ns()
         if now < peer.retry_at:
             if peer.retry is None:
@@ -303,7 +300,6 @@ class TcpMesh(Transport):
 
     def _on_connect(self, link: Link, code: int) -> None:
         """How a connection of ours has come along."""
-        assert self._loop is not None
         peer = link.peer
         assert peer is not None
         if code in _CONNECTING:
@@ -354,7 +350,6 @@ class TcpMesh(Transport):
     def _tell_soon(self) -> None:
         """Not from here: the driver may be in the middle of something."""
         if self._on_input is not None and not self._is_telling:
-            assert self._loop is not None
             self._is_telling = True
             self._loop.call_soon(self._tell)
 
@@ -367,7 +362,6 @@ class TcpMesh(Transport):
 
     def _on_stranger(self, link: Link) -> None:
         """Somebody has connected, and is to say who it is."""
-        assert self._loop is not None
         self._links.add(link)
         link.deadline = self._loop.call_later(PATIENCE_S, self._turn_away, link)
         self._loop.add_reader(link.sock.fileno(), self._on_readable, link)
@@ -418,7 +412,6 @@ class TcpMesh(Transport):
 
     def _sweep(self) -> None:
         """Close the connections that have been no member's for long. Who needs one makes it."""
-        assert self._loop is not None
         self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
         for link in self._peers.expired(time.monotonic_ns()):
             self._turn_away(link)
@@ -492,7 +485,6 @@ class TcpMesh(Transport):
         self._open(peer)
 
     def _close(self, link: Link) -> None:
-        assert self._loop is not None
         if link not in self._links:
             return
         self._links.remove(link)
@@ -512,7 +504,9 @@ class TcpMesh(Transport):
     # Writing
 
     def _enqueue(self, peer: Peer) -> None:
-        if not peer.enqueue(self._framed):
+        head, datagram = self._framed
+        self._framed = kept = head, bytes(datagram)
+        if not peer.enqueue(kept):
             self._drop(peer, 1)
 
     def _drop(self, peer: Peer, count: int) -> None:
@@ -520,13 +514,11 @@ class TcpMesh(Transport):
         self.dropped += count
 
     def _write_on(self, link: Link) -> None:
-        assert self._loop is not None
         if not link.is_writer:
             link.is_writer = True
             self._loop.add_writer(link.sock.fileno(), self._on_writable, link)
 
     def _write_off(self, link: Link) -> None:
-        assert self._loop is not None
         if link.is_writer:
             link.is_writer = False
             self._loop.remove_writer(link.sock.fileno())
@@ -541,7 +533,6 @@ class TcpMesh(Transport):
 
     def _flush(self, link: Link) -> None:
         """Write what waits, as far as the socket takes it."""
-        assert self._loop is not None
         peer = link.peer
         assert peer is not None
         while link.rest is not None or (peer.main is link and peer.queue):

@@ -15,6 +15,10 @@ On another SIGTERM: SystemExit at once, in whatever runs. That cancels those who
     the second time, which ends it. The next one has the default action.
 On closing the last block: the default action is back. Only the main thread can do that: if another
     one closes it, the handler stays, and ends the process in the same way.
+
+SIGHUP: members read their key files again, at once and whatever the files look like. Also only in
+the main thread, while SIGHUP has its default action, which would end the process, and while a block
+is open; of a member that has its key from a file.
 """
 
 from __future__ import annotations
@@ -23,9 +27,9 @@ import asyncio
 import logging
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from weakref import WeakSet
 
-from ringcast.aio import hangup
 from ringcast.aio.gate import Gate
 
 if TYPE_CHECKING:
@@ -87,7 +91,7 @@ class Termination:
                 signal.signal(signal.SIGTERM, self._on_signal)
             if self._is_handling:
                 self._blocks[block] = None
-                hangup.listen()
+                _listen_to_hangup()
 
     def close(self, block: Block) -> None:
         """It is over, and the member is out of its group."""
@@ -99,7 +103,7 @@ class Termination:
             self._is_received = bool(self._told)
             if self._is_handling and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                hangup.stop()
+                _ignore_hangup()
 
     async def wait_for_others(self, block: Block) -> None:
         """If SIGTERM has come while this one was open, and it was the last of its task: until other
@@ -154,3 +158,28 @@ def _is_alive(task: Task | None) -> bool:
 
 TERMINATION = Termination()
 """That of this process."""
+
+
+class Reader(Protocol):
+    def ask(self) -> None:
+        """Read again. Called between any two instructions of the main thread."""
+        ...
+
+
+READERS: WeakSet[Reader] = WeakSet()
+"""Of this process, in whatever thread."""
+
+
+def _listen_to_hangup() -> None:
+    if READERS and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _on_hangup)
+
+
+def _ignore_hangup() -> None:
+    if signal.getsignal(signal.SIGHUP) is _on_hangup:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def _on_hangup(_signal: int, _frame: FrameType | None) -> None:
+    for reader in list(READERS):
+        reader.ask()

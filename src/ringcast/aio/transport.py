@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ringcast.model import Address, View
+    from ringcast.wire.codec import Buffer
 
 
 Inputs: TypeAlias = "Mapping[int, Callable[[], None]]"
@@ -39,13 +40,13 @@ class Transport(Protocol):
 
     address: Address
     """Where it listens."""
-    group_address: Address | None
+    group_address: Address | None = None
     """Where one datagram reaches all members. None: each is sent its own."""
     receive_buffer: int
     """Bytes of others that may wait until they are read."""
-    bulk_bytes: int | None
+    bulk_bytes: int | None = None
     """What is beyond so many bytes of a datagram takes half as much of that; None: the same."""
-    shortage: str | None
+    shortage: str | None = None
     """What the system did not grant, and how to get it; None: it granted all."""
     datagram_bytes: int
     """The longest datagram that goes whole to all who are written to, and leaves room for those of
@@ -53,9 +54,9 @@ class Transport(Protocol):
     too, but in fragments."""
     hints: set[Address]
     """Where nobody listened, since the driver last took these."""
-    source: Address | None
+    source: Address | None = None
     """Where the datagram came from that was drained last, if that is noted."""
-    notes_sources: bool
+    notes_sources: bool = False
     """Note it from now on: that costs a microsecond a datagram."""
     rejected: dict[str, int]
     """Connections of who could not prove to be of the group, by reason."""
@@ -77,9 +78,11 @@ class Transport(Protocol):
         when the next is asked for."""
         ...
 
-    def send(self, datagram: bytes, dest: Address) -> None: ...
+    def send(self, datagram: Buffer, dest: Address) -> None:
+        """The datagram is gone when this returns: who keeps it copies it."""
+        ...
 
-    def send_burst(self, burst: Sequence[bytes], dest: Address) -> None:
+    def send_burst(self, burst: Sequence[Buffer], dest: Address) -> None:
         """Some datagrams of one length, the last of which may be shorter: as many as `bursts_of`
         puts together. One by one, where nothing better is known."""
         for datagram in burst:

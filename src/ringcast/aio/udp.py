@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.aio.offload import SHARED_MAX, Offload, mtu_of
 from ringcast.aio.reach import admits, is_loopback
-from ringcast.aio.transport import fitting
+from ringcast.aio.transport import Transport, fitting
 from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.errors import UsageError
 from ringcast.model import Address
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ringcast.aio.transport import Inputs
     from ringcast.model import View
+    from ringcast.wire.codec import Buffer
 
 BUFFER_BYTES = 8 << 20
 """RequestReceived for, unless less will do; an unprivileged process gets at most
@@ -66,7 +67,7 @@ _ERROR = struct.Struct("=I4xI")  # of struct sock_extended_err: errno and, if to
 _WOULD_DROP = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM}
 
 
-class UdpSocket:
+class UdpSocket(Transport):
     """A bound socket. Sending drops and counts what the kernel does not take: repair is above."""
 
     def __init__(
@@ -93,7 +94,6 @@ class UdpSocket:
             raise UsageError(f"cannot listen on {address}: {error.strerror}") from error
         host, port = self._socket.getsockname()[:2]
         self.address = Address(host, port)
-        self.group_address: Address | None = None
         self.offload = Offload(self._socket)
         self.received = 0
         self.sent = 0
@@ -105,7 +105,6 @@ class UdpSocket:
         self.receive_buffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
         """Bytes of datagrams that fit: Linux reports twice what it gives, for its own overhead."""
         self.bulk_bytes = BULK_BYTES if is_loopback(self.address) else None
-        self.shortage: str | None = None
         if self.receive_buffer < buffer_bytes:
             self.shortage = (
                 f"the kernel grants a receive buffer of {self.receive_buffer} bytes, and "
@@ -124,8 +123,6 @@ class UdpSocket:
         """Addresses where nobody listened, with when that was last heard (monotonic ns)."""
         self._insecure = insecure
         self._admitted: set[Address] = set()
-        self.source: Address | None = None
-        self.notes_sources = False
         self.rejected: dict[str, int] = {}
         self.hints: set[Address] = set()
         """Of these, those that nobody has been told of yet: taken by the driver."""
@@ -145,7 +142,6 @@ class UdpSocket:
         return {} if self._on_input is None else {self._socket.fileno(): self._on_input}
 
     def drain(self, limit: int) -> Iterator[Sequence[memoryview]]:
-        """What has arrived, up to so many bursts. Each is gone when the next is asked for."""
         offload = self.offload
         offload.notes_source = self.notes_sources
         for place in range(limit):
@@ -165,7 +161,7 @@ class UdpSocket:
             self.received += len(burst)
             yield burst
 
-    def send(self, datagram: bytes, dest: Address) -> None:
+    def send(self, datagram: Buffer, dest: Address) -> None:
         if dest not in self._admitted and not self._admit(dest):
             self.dropped += 1
             return
@@ -185,7 +181,7 @@ class UdpSocket:
                 return
         self.dropped += 1
 
-    def send_burst(self, burst: Sequence[bytes], dest: Address) -> None:
+    def send_burst(self, burst: Sequence[Buffer], dest: Address) -> None:
         is_admitted = dest in self._admitted or self._admit(dest)
         if is_admitted and self.offload.can_segment:
             try:
@@ -202,7 +198,7 @@ class UdpSocket:
         for datagram in burst:
             self.send(datagram, dest)
 
-    def _send_in_fragments(self, datagram: bytes, dest: Address) -> None:
+    def _send_in_fragments(self, datagram: Buffer, dest: Address) -> None:
         self._socket.setsockopt(self._level, self._fragmenting, _MAY_FRAGMENT)
         try:
             self._socket.sendto(datagram, dest)

@@ -158,8 +158,8 @@ class Harness:
         packets = [flight.packet for flight in flights if flight.packet]
         self._arriving.extend(packets)
         before = self._refused
-        opened = self.node.passage.open(self._read(packets), now)
-        self.call(self.node.receive_datagrams, opened, now)
+        opened = self.node.passage.open_bursts(zip(self._read(packets)), now)
+        self.call(self.node.receive_bursts, opened, now)
         self._arriving.clear()  # what is left of it did not open
         spoiled, refused = sum(packet.is_corrupted for packet in packets), self._refused - before
         if refused != spoiled:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from ringcast.errors import DecodeError, Reject
+from ringcast.wire.seal import DatagramSeal
 
 if TYPE_CHECKING:
     from ringcast.model import Member
@@ -61,7 +62,7 @@ class Packet:
     is_corrupted: bool = False
 
 
-class ChecksumSeal:
+class ChecksumSeal(DatagramSeal):
     """Detects corruption, not forgery: for simulations that flip bits."""
 
     overhead = 4
@@ -69,7 +70,7 @@ class ChecksumSeal:
     def seal(self, datagram: bytes) -> bytes:
         return datagram + crc32(datagram).to_bytes(4, "little")
 
-    def unseal(self, datagram: Buffer, now: int = 0) -> Buffer | DecodeError:
+    def unseal(self, datagram: Buffer, now: int = 0, at: int = 0) -> Buffer | DecodeError:
         body = datagram[:-4]
         if len(datagram) < 4 or crc32(body) != int.from_bytes(datagram[-4:], "little"):
             return DecodeError(Reject.SEAL)

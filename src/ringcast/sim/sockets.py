@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ringcast.sim.clock import VirtualClock
     from ringcast.sim.event_loop import VirtualLoop
     from ringcast.sim.world import Flight
+    from ringcast.wire.codec import Buffer
 
 T = TypeVar("T")
 
@@ -95,15 +96,10 @@ class VirtualSocket(Transport):
         self, network: Internet, host: VirtualHost, address: Address, receive_buffer: int
     ) -> None:
         self.address = address
-        self.group_address: Address | None = None
         self.host = host
         self.receive_buffer = receive_buffer
-        self.bulk_bytes: int | None = None
-        self.shortage: str | None = None
         self.datagram_bytes = fitting(receive_buffer, None, 1)
         self.hints: set[Address] = set()
-        self.source: Address | None = None
-        self.notes_sources = False
         self.rejected: dict[str, int] = {}
         self._received = 0
         self._sent = 0
@@ -136,7 +132,8 @@ class VirtualSocket(Transport):
                 self._received += 1
                 yield (memoryview(item),)
 
-    def send(self, datagram: bytes, dest: Address) -> None:
+    def send(self, datagram: Buffer, dest: Address) -> None:
+        datagram = bytes(datagram)
         if self.host.is_paused:  # somebody else calls it: it leaves when its process goes on
             self.host.parked.append(lambda: self.send(datagram, dest))
         elif self.host.is_up:
@@ -247,7 +244,7 @@ class Internet:
         sock = self._sockets.get(dest)
         if sock is not None:
             sock.arrive(flight.datagram)
-        elif not self._is_silent(dest):
+        elif dest not in self._hosts or not self._hosts[dest].is_silent:
             draws = self._jitter.draw(self._network.link(dest, source.address).random)
             if draws[LOST] >= self._loss:
                 due = self.clock.now + self._jitter.delay(draws[LATE])
@@ -268,10 +265,6 @@ class Internet:
         if other is None:
             return False
         return self.parts.get(host) != self.parts.get(other) or (host, other) in self.cuts
-
-    def _is_silent(self, dest: Address) -> bool:
-        host = self._hosts.get(dest)
-        return host is not None and host.is_silent
 
 
 class MeetingPlace:

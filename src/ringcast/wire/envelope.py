@@ -44,17 +44,20 @@ if TYPE_CHECKING:
 
     from ringcast.wire.codec import Buffer
 
+SPACE_BYTES: Final = 1 << 17
+"""Of what is sealed together, and of what is opened together: a burst is smaller."""
+SHORT_BYTES_MAX: Final = 4096
+"""Datagrams of no more than this are sealed faster without that space."""
+
 KEY_BYTES: Final = 32
 SALT_BYTES: Final = 16
 KEYS_MAX: Final = 2
 
 _MARK: Final = MAGIC + bytes([VERSION, SEALED])
 _ID: Final = slice(4, 8)
-_WHOSE: Final = 24  # so many bytes are the same in all datagrams of a salt
-_COUNTER: Final = Struct("<Q")
-_HEAD_BYTES: Final = 32
-_TAG_BYTES: Final = 16
-_NONCE_PAD: Final = bytes(4)
+_SALT: Final = slice(8, 24)
+_HEAD: Final = Struct("<24sQ")  # what is the same in all datagrams of a salt, and the counter
+_NONCE: Final = Struct("<4xQ")
 _IDENTITY_AT: Final = 4  # where a datagram says how long the identity behind it is
 
 _TOO_SHORT, _REPLAY, _SEAL, _POSES, _UNSEALED, _NOT_OURS, _KEY, _SALTS = map(
@@ -101,21 +104,19 @@ class Key:
         return HKDF(hashes.SHA256(), KEY_BYTES, None, info).derive(self._secret)
 
     def derive(self, group: str, salt: bytes, epoch: int) -> AESGCM:
-        info = b"ringcast 1 datagrams" + _COUNTER.pack(epoch) + group.encode()
+        info = b"ringcast 1 datagrams" + epoch.to_bytes(8, "little") + group.encode()
         return AESGCM(HKDF(hashes.SHA256(), KEY_BYTES, salt, info).derive(self._secret))
 
 
 class _Channel:
     """What comes under one salt."""
 
-    __slots__ = ("_seen", "aead", "epoch", "high", "identity", "key", "used")
+    __slots__ = ("_seen", "aead", "epoch", "high", "identity", "used")
 
-    def __init__(self, key: Key, aead: AESGCM, epoch: int, identity: bytes) -> None:
-        self.key = key
-        self.aead = aead
-        self.epoch = epoch
+    def __init__(self, identity: bytes, aead: AESGCM, epoch: int) -> None:
         self.identity = identity
         """What each of its sender's datagrams begins with."""
+        self.aead, self.epoch = aead, epoch
         self.high = 0
         """The highest counter."""
         self.used = 0
@@ -123,30 +124,23 @@ class _Channel:
         self._seen = bytearray(SEEN_BITS >> 3)
 
     def has_seen(self, counter: int) -> bool:
-        if counter > self.high:
-            return False
-        if counter <= self.high - SEEN_BITS + 8:
-            return True  # so old that it is not known
+        if not self.high - SEEN_BITS + 8 < counter <= self.high:
+            return counter <= self.high  # it is so old that it is not known
         return bool(self._seen[counter >> 3 & 0x1FFF] >> (counter & 7) & 1)
 
     def see(self, counter: int) -> None:
-        place = counter >> 3
-        if counter == self.high + 1 and counter & 7:  # as nearly always: its byte has begun
-            self.high = counter
-            self._seen[place & 0x1FFF] |= 1 << (counter & 7)
-            return
-        if counter > self.high:
-            # Eight counters share a byte: those that begin now have not been seen.
-            for at in range(max((self.high >> 3) + 1, place - 0x1FFF), place + 1):
+        place, last = counter >> 3, self.high >> 3
+        if place > last:  # eight counters share a byte: those that begin now have not been seen
+            for at in range(max(last + 1, place - 0x1FFF), place + 1):
                 self._seen[at & 0x1FFF] = 0
-            self.high = counter
+        self.high = max(self.high, counter)
         self._seen[place & 0x1FFF] |= 1 << (counter & 7)
 
 
 class Envelope:
     """Seals one member's datagrams, and opens those of others."""
 
-    overhead = _HEAD_BYTES + _TAG_BYTES
+    overhead = _HEAD.size + 16  # of the tag
 
     def __init__(self, group: str, keys: Sequence[Key], salt: bytes) -> None:
         """`salt`: fresh random bytes."""
@@ -158,6 +152,9 @@ class Envelope:
         self._derived = 0  # since then
         self.foreign = b""
         """The id of the last key that was not ours."""
+        # Used again and again: the system takes its time to provide memory.
+        self._sealed = memoryview(bytearray(SPACE_BYTES))
+        self._opened = memoryview(bytearray(SPACE_BYTES))
         self.use_keys(keys)
         self.renew(salt)
 
@@ -179,82 +176,89 @@ class Envelope:
         self._epoch = -1
 
     def seal(self, datagram: bytes) -> bytes:
+        counter = self._count()
+        head = _HEAD.pack(self._whose, counter)
+        return head + self._aead.encrypt(_NONCE.pack(counter), datagram, head)
+
+    def seal_burst(self, burst: Sequence[bytes]) -> Sequence[Buffer]:
+        if len(burst[0]) <= SHORT_BYTES_MAX:
+            return [*map(self.seal, burst)]
+        space, at = self._sealed, 0
+        sealed: list[Buffer] = []
+        for datagram in burst:
+            counter = self._count()
+            _HEAD.pack_into(space, at, self._whose, counter)
+            body, stop = at + _HEAD.size, at + len(datagram) + self.overhead
+            nonce, head = _NONCE.pack(counter), space[at:body]
+            self._aead.encrypt_into(nonce, datagram, head, space[body:stop])
+            sealed.append(space[at:stop])
+            at = stop
+        return sealed
+
+    def _count(self) -> int:
+        """The number of the next datagram."""
         self._counter = counter = self._counter + 1
         if counter >> EPOCH_BITS != self._epoch:
             self._epoch = counter >> EPOCH_BITS
             self._aead = self._key.derive(self._group, self._salt, self._epoch)
-            self._mark = _MARK + self._key.id + self._salt
-        number = _COUNTER.pack(counter)
-        head = self._mark + number
-        return head + self._aead.encrypt(_NONCE_PAD + number, datagram, head)
+            self._whose = _MARK + self._key.id + self._salt
+        return counter
 
-    def open(self, datagram: Buffer, now: int) -> bytes:
-        """What was sealed; DecodeError unless a holder of the key has sealed it, and it is new."""
-        opened = self.unseal(datagram, now)
-        if isinstance(opened, DecodeError):
-            raise DecodeError(opened.reason)
-        return opened
-
-    def unseal(self, datagram: Buffer, now: int) -> bytes | DecodeError:
-        """The same; but what would be raised is returned (seal.py)."""
-        if len(datagram) < self.overhead + _IDENTITY_AT + 1:
+    def unseal(self, datagram: Buffer, now: int, at: int = 0) -> memoryview | DecodeError:
+        size = len(datagram) - self.overhead
+        if size < _IDENTITY_AT + 1:
             return _TOO_SHORT
-        head = bytes(datagram[:_HEAD_BYTES])
-        (counter,) = _COUNTER.unpack_from(head, _WHOSE)
-        channel = self._channels.get(head[:_WHOSE])
-        if channel is None:
-            return self._open_first(head, counter, datagram, now)
-        if counter <= channel.high and channel.has_seen(counter):
+        whose, counter = _HEAD.unpack_from(datagram)
+        channel, epoch = self._channels.get(whose), counter >> EPOCH_BITS
+        if channel is not None and counter <= channel.high and channel.has_seen(counter):
             return _REPLAY
-        aead, epoch = channel.aead, counter >> EPOCH_BITS
-        if epoch != channel.epoch:
-            if not self._may_derive(now):
-                return _SALTS
-            aead = channel.key.derive(self._group, head[8:24], epoch)
+        if channel is None or channel.epoch != epoch:
+            aead = self._derive(whose, epoch, now, is_new=channel is None)
+        else:
+            aead = channel.aead
+        if isinstance(aead, DecodeError):
+            return aead
+        place = self._opened[at : at + size]
+        if len(place) < size:
+            place = memoryview(bytearray(size))
+        head, body = datagram[: _HEAD.size], datagram[_HEAD.size :]
         try:
-            opened = aead.decrypt(_NONCE_PAD + head[_WHOSE:], datagram[_HEAD_BYTES:], head)
+            aead.decrypt_into(_NONCE.pack(counter), body, head, place)
         except InvalidTag:
             return _SEAL
-        if not opened.startswith(channel.identity):
+        if channel is None:
+            identity = bytes(place[: _IDENTITY_AT + 1 + place[_IDENTITY_AT]])
+            channel = self._pin(whose, _Channel(identity, aead, epoch))
+        if channel is None or place[: len(channel.identity)] != channel.identity:
             return _POSES
         if epoch > channel.epoch:
             channel.aead, channel.epoch = aead, epoch
         channel.see(counter)
         channel.used = now
-        return opened
+        return place
 
-    def _open_first(
-        self, head: bytes, counter: int, datagram: Buffer, now: int
-    ) -> bytes | DecodeError:
-        """Under a salt that is not known."""
-        if not head.startswith(_MARK):
-            is_ours = head.startswith(MAGIC)
-            return _UNSEALED if is_ours else _NOT_OURS
-        key = self._keys.get(head[_ID])
+    def _derive(self, whose: bytes, epoch: int, now: int, *, is_new: bool) -> AESGCM | DecodeError:
+        """The key of datagrams that are the first of their salt, or of this epoch."""
+        if not whose.startswith(_MARK):
+            return _UNSEALED if whose.startswith(MAGIC) else _NOT_OURS
+        key, salt = self._keys.get(whose[_ID]), whose[_SALT]
         if key is None:
-            self.foreign = head[_ID]
+            self.foreign = whose[_ID]
             return _KEY
         # Who is known, and seals with another key by now, is free.
-        is_known = any(_MARK + other + head[8:24] in self._channels for other in self._keys)
-        if not is_known and not self._may_derive(now):
+        is_free = is_new and any(_MARK + each + salt in self._channels for each in self._keys)
+        if not is_free and not self._may_derive(now):
             return _SALTS
-        epoch = counter >> EPOCH_BITS
-        aead = key.derive(self._group, head[8:24], epoch)
-        try:
-            opened = aead.decrypt(_NONCE_PAD + head[_WHOSE:], datagram[_HEAD_BYTES:], head)
-        except InvalidTag:
-            return _SEAL
-        identity, salt = opened[: _IDENTITY_AT + 1 + opened[_IDENTITY_AT]], head[8:24]
-        if self._salts.setdefault(identity, salt) != salt:
-            return _POSES
-        channel = _Channel(key, aead, epoch, identity)
-        channel.see(counter)
-        channel.used = now
+        return key.derive(self._group, salt, epoch)
+
+    def _pin(self, whose: bytes, channel: _Channel) -> _Channel | None:
+        """A salt that opens is its sender's from now on; None: that one has another."""
+        if self._salts.setdefault(channel.identity, whose[_SALT]) != whose[_SALT]:
+            return None
         if len(self._channels) >= SALTS_MAX:
             oldest = min(self._channels, key=lambda whose: self._channels[whose].used)
             self._salts.pop(self._channels.pop(oldest).identity, None)
-        self._channels[head[:_WHOSE]] = channel
-        return opened
+        return self._channels.setdefault(whose, channel)
 
     def _may_derive(self, now: int) -> bool:
         if now >= self._since + DERIVING_NS or now < self._since:

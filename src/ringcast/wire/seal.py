@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.errors import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ringcast.wire.codec import Buffer
 
@@ -21,9 +20,14 @@ class DatagramSeal(Protocol):
 
     def seal(self, datagram: bytes) -> bytes: ...
 
-    def unseal(self, datagram: Buffer, now: int) -> Buffer | DecodeError:
+    def seal_burst(self, burst: Sequence[bytes]) -> Sequence[Buffer]:
+        """Each for itself. They are gone with the next burst."""
+        return [*map(self.seal, burst)]
+
+    def unseal(self, datagram: Buffer, now: int, at: int = 0) -> Buffer | DecodeError:
         """What was sealed; DecodeError unless it comes from a holder of the key, and only once. It
-        is not raised: that would take as long as to open one, and anybody can send many."""
+        is not raised: that would take as long as to open one, and anybody can send many. What was
+        opened before is gone, but what others of its burst, of `at` bytes, have held."""
         ...
 
 
@@ -32,7 +36,7 @@ class Passage:
 
     def __init__(self, seal: DatagramSeal | None, reject: Callable[[DecodeError], None]) -> None:
         self.overhead = 0 if seal is None else seal.overhead
-        self.on_refused: Callable[[DecodeError], None] | None = None
+        self.on_refused: Callable[[DecodeError], None] = lambda _: None
         """Who else is told of what does not open."""
         self._seal = seal
         self._reject = reject
@@ -41,21 +45,15 @@ class Passage:
         """As it may leave."""
         return datagram if self._seal is None else self._seal.seal(datagram)
 
-    def seal_burst(self, burst: list[bytes]) -> list[bytes]:
-        """The same, each for itself."""
-        return burst if self._seal is None else [*map(self._seal.seal, burst)]
-
-    def open(self, datagrams: Iterable[Buffer], now: int) -> Iterable[Buffer]:
-        """Datagrams as they came, one after the other. What does not open is counted and left
-        out."""
-        if self._seal is None:
-            return datagrams
-        return chain.from_iterable(self.open_bursts(((each,) for each in datagrams), now))
+    def seal_burst(self, burst: Sequence[bytes]) -> Sequence[Buffer]:
+        """The same, each for itself. They are gone with the next burst."""
+        return burst if self._seal is None else self._seal.seal_burst(burst)
 
     def open_bursts(
         self, bursts: Iterator[Sequence[Buffer]], now: int
     ) -> Iterator[Sequence[Buffer]]:
-        """The same, of what system calls brought."""
+        """What system calls brought, each gone when the next is asked for. What does not open is
+        counted and left out."""
         return bursts if self._seal is None else self._open_bursts(self._seal, bursts, now)
 
     def _open_bursts(
@@ -63,13 +61,14 @@ class Passage:
     ) -> Iterator[Sequence[Buffer]]:
         for burst in bursts:
             opened: list[Buffer] = []
+            at = 0
             for datagram in burst:
-                found = seal.unseal(datagram, now)
-                if not isinstance(found, DecodeError):
-                    opened.append(found)
-                    continue
-                self._reject(found)
-                if self.on_refused is not None:
+                found = seal.unseal(datagram, now, at)
+                if isinstance(found, DecodeError):
+                    self._reject(found)
                     self.on_refused(found)
+                else:
+                    opened.append(found)
+                    at += len(found)
             if opened:
                 yield opened

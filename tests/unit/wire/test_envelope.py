@@ -17,11 +17,13 @@ from ringcast.wire.envelope import (
     EPOCH_BITS,
     SALTS_MAX,
     SEEN_BITS,
+    SPACE_BYTES,
     Envelope,
     Key,
     _Channel,
 )
-from ringcast.wire.frames import Watermark
+from ringcast.wire.frames import Data, Watermark
+from ringcast.wire.seal import Passage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,9 +43,13 @@ def datagram(name: str = "a", seqno: int = 1) -> bytes:
 
 
 def refusal(opener: Envelope, sealed: bytes, now: int = 0) -> Reject:
-    with pytest.raises(DecodeError) as caught:
-        opener.open(sealed, now)
-    return caught.value.reason
+    refused = opener.unseal(sealed, now)
+    assert isinstance(refused, DecodeError)
+    return refused.reason
+
+
+def let_in(opener: Envelope, sealed: bytes, now: int) -> None:
+    assert not isinstance(opener.unseal(sealed, now), DecodeError)
 
 
 def test_what_is_sealed_opens_once() -> None:
@@ -51,8 +57,38 @@ def test_what_is_sealed_opens_once() -> None:
     sealed = [sender.seal(datagram(seqno=seqno)) for seqno in range(1, 4)]
     assert [len(each) for each in sealed] == [len(datagram()) + Envelope.overhead] * 3
     for seqno in (1, 3, 2):
-        assert receiver.open(memoryview(sealed[seqno - 1]), 0) == datagram(seqno=seqno)
+        assert receiver.unseal(memoryview(sealed[seqno - 1]), 0) == datagram(seqno=seqno)
     assert {refusal(receiver, each) for each in sealed} == {Reject.REPLAY}
+
+
+def long_datagram(seqno: int, size: int) -> bytes:
+    member = Member(Address("127.0.0.1", 7800), 42, "a")
+    (packed,) = Codec("orders", member, 65_000).pack([Data(Stream.FIFO, seqno, [bytes(size)])])
+    return packed
+
+
+@pytest.mark.parametrize("size", [100, 10_000, 60_000])
+def test_a_burst_is_sealed_and_opened_in_the_same_space_again_and_again(size: int) -> None:
+    refused: list[DecodeError] = []
+    sender = Passage(envelope(1), refused.append)
+    receiver = Passage(envelope(2), refused.append)
+    plain = [long_datagram(seqno, size) for seqno in range(1, 1 + 60_000 // size)]
+    for _ in range(3):
+        came = [*map(bytes, sender.seal_burst(plain))]
+        assert [len(each) for each in came] == [len(each) + Envelope.overhead for each in plain]
+        spoiled = [came[0][:40], bytes(100), *came]
+        (opened,) = receiver.open_bursts(iter([spoiled]), 0)
+        assert opened == plain
+        assert [*receiver.open_bursts(iter([came]), 0)] == []
+        assert [error.reason for error in refused[:2]] == [Reject.TOO_SHORT, Reject.NOT_OURS]
+        assert {error.reason for error in refused[2:]} == {Reject.REPLAY}
+        refused.clear()
+
+
+def test_what_finds_no_room_in_that_space_opens_all_the_same() -> None:
+    sender, receiver = envelope(1), envelope(2)
+    opened = receiver.unseal(sender.seal(datagram()), 0, SPACE_BYTES - 1)
+    assert opened == datagram()
 
 
 def test_any_byte_that_differs_keeps_it_closed() -> None:
@@ -60,7 +96,7 @@ def test_any_byte_that_differs_keeps_it_closed() -> None:
     for first in (False, True):
         receiver = envelope(2)
         if not first:
-            receiver.open(sender.seal(datagram()), 0)
+            let_in(receiver, sender.seal(datagram()), 0)
         sealed = sender.seal(datagram())
         for index in range(len(sealed)):
             changed = bytearray(sealed)
@@ -71,7 +107,7 @@ def test_any_byte_that_differs_keeps_it_closed() -> None:
         for size in range(len(sealed)):
             reason = refusal(receiver, sealed[:size], (size + 1000) * SECOND)
             assert reason in (Reject.TOO_SHORT, Reject.SEAL)
-        assert receiver.open(sealed, 0) == datagram()
+        assert receiver.unseal(sealed, 0) == datagram()
 
 
 def test_neither_what_is_not_sealed_nor_what_another_key_or_group_has_sealed_opens() -> None:
@@ -84,21 +120,21 @@ def test_neither_what_is_not_sealed_nor_what_another_key_or_group_has_sealed_ope
 
 def test_a_salt_is_of_one_member() -> None:
     sender, receiver = envelope(1), envelope(2)
-    receiver.open(sender.seal(datagram("a")), 0)
+    let_in(receiver, sender.seal(datagram("a")), 0)
     assert refusal(receiver, sender.seal(datagram("b"))) is Reject.POSES
-    assert receiver.open(sender.seal(datagram("a", 2)), 0) == datagram("a", 2)
+    assert receiver.unseal(sender.seal(datagram("a", 2)), 0) == datagram("a", 2)
 
 
 def test_a_member_has_one_salt() -> None:
     """Who has the key and comes later does not pass for a member that is known."""
     member, poser, receiver = envelope(1), envelope(3), envelope(2)
-    receiver.open(member.seal(datagram("a")), 0)
+    let_in(receiver, member.seal(datagram("a")), 0)
     assert refusal(receiver, poser.seal(datagram("a", 2))) is Reject.POSES
     assert refusal(receiver, poser.seal(datagram("a", 3)), 1) is Reject.POSES
-    assert receiver.open(poser.seal(datagram("b")), 2) == datagram("b")
+    assert receiver.unseal(poser.seal(datagram("b")), 2) == datagram("b")
     member.use_keys([OTHER])
     receiver.use_keys([OTHER, ONE])
-    assert receiver.open(member.seal(datagram("a", 4)), 3) == datagram("a", 4)
+    assert receiver.unseal(member.seal(datagram("a", 4)), 3) == datagram("a", 4)
 
 
 def test_keys_are_exchanged_without_a_loss() -> None:
@@ -108,8 +144,8 @@ def test_keys_are_exchanged_without_a_loss() -> None:
         for changed, other in ((one, two), (two, one)):
             sealed = other.seal(datagram())
             changed.use_keys(keys)
-            assert changed.open(sealed, 0) == datagram()
-            assert other.open(changed.seal(datagram()), 0) == datagram()
+            assert changed.unseal(sealed, 0) == datagram()
+            assert other.unseal(changed.seal(datagram()), 0) == datagram()
     assert refusal(one, envelope(3).seal(datagram())) is Reject.KEY
     assert refusal(one, envelope(2).seal(datagram())) is Reject.KEY
 
@@ -120,7 +156,7 @@ def test_a_copy_of_a_process_seals_with_another_salt() -> None:
     sender.renew(bytes(16))
     again = sender.seal(datagram())
     assert first[32:] != again[32:]
-    assert envelope(2).open(first, 0) == envelope(2).open(again, 0) == datagram()
+    assert envelope(2).unseal(first, 0) == envelope(2).unseal(again, 0) == datagram()
 
 
 def test_another_key_is_derived_after_so_many_datagrams() -> None:
@@ -128,9 +164,9 @@ def test_another_key_is_derived_after_so_many_datagrams() -> None:
     before = [sender.seal(datagram(seqno=seqno)) for seqno in (1, 2)]
     sender._counter = (1 << EPOCH_BITS) - 2
     around = [sender.seal(datagram(seqno=seqno)) for seqno in (3, 4, 5)]
-    assert receiver.open(before[0], 0) == datagram(seqno=1)
+    assert receiver.unseal(before[0], 0) == datagram(seqno=1)
     for at in (0, 2, 1):
-        assert receiver.open(around[at], 0) == datagram(seqno=3 + at)
+        assert receiver.unseal(around[at], 0) == datagram(seqno=3 + at)
     assert refusal(receiver, before[1]) is Reject.REPLAY
 
 
@@ -139,7 +175,7 @@ def test_another_key_is_derived_after_so_many_datagrams() -> None:
 )
 def test_what_was_seen_is_known_and_nothing_else_as_far_as_is_remembered(seed: int) -> None:
     dice = random.Random(seed)
-    channel, seen, high = _Channel(ONE, None, 0, b""), set[int](), 0  # type: ignore[arg-type]
+    channel, seen, high = _Channel(b"", None, 0), set[int](), 0  # type: ignore[arg-type]
     for _ in range(3000):
         leap = dice.choice([1, 1, 2, 9, 1000, SEEN_BITS - 1, SEEN_BITS, 3 * SEEN_BITS])
         counter = max(1, dice.choice([high + leap, high - leap, high - dice.randrange(70_000)]))
@@ -155,19 +191,19 @@ def test_what_was_seen_is_known_and_nothing_else_as_far_as_is_remembered(seed: i
 
 def test_unknown_senders_cost_a_bounded_number_of_keys() -> None:
     receiver, known = envelope(0), envelope(1)
-    receiver.open(known.seal(datagram()), 0)
+    let_in(receiver, known.seal(datagram()), 0)
     head = known.seal(datagram())[:8]
     forged = [head + bytes([salt]) * 16 + bytes(99) for salt in range(2, 9)]
     for start in (DERIVING_NS, 2 * DERIVING_NS, 99 * DERIVING_NS):
         for number in range(DERIVED_MAX + 20):
             expected = Reject.SEAL if number < DERIVED_MAX else Reject.SALTS
             assert refusal(receiver, forged[number % 7], start + number) is expected
-        assert receiver.open(known.seal(datagram()), start) == datagram()
+        assert receiver.unseal(known.seal(datagram()), start) == datagram()
 
 
 def test_counters_far_off_cost_no_more() -> None:
     receiver, known = envelope(0), envelope(1)
-    receiver.open(known.seal(datagram()), 0)
+    let_in(receiver, known.seal(datagram()), 0)
     head = known.seal(datagram())[:24]
     forged = [head + (number << EPOCH_BITS).to_bytes(8, "little") + bytes(99) for number in (2, 3)]
     found = [refusal(receiver, forged[number % 2], SECOND) for number in range(99)]
@@ -176,18 +212,18 @@ def test_counters_far_off_cost_no_more() -> None:
 
 def test_a_member_that_seals_with_another_key_by_now_is_known() -> None:
     receiver, known = envelope(0, [ONE, OTHER]), envelope(1, [ONE, OTHER])
-    receiver.open(known.seal(datagram()), 0)
+    let_in(receiver, known.seal(datagram()), 0)
     head = known.seal(datagram())[:8]
     for salt in range(2, 99):
         refusal(receiver, head + bytes([salt]) * 16 + bytes(99))
     known.use_keys([OTHER, ONE])
-    assert receiver.open(known.seal(datagram()), 0) == datagram()
+    assert receiver.unseal(known.seal(datagram()), 0) == datagram()
 
 
 def test_copies_are_known_also_when_a_key_was_removed_and_came_back() -> None:
     receiver, known = envelope(0), envelope(1)
     sealed = known.seal(datagram())
-    receiver.open(sealed, 0)
+    let_in(receiver, sealed, 0)
     receiver.use_keys([OTHER])
     assert refusal(receiver, sealed) is Reject.KEY
     receiver.use_keys([OTHER, ONE])
@@ -199,8 +235,8 @@ def test_the_salts_used_last_are_kept() -> None:
     senders = [envelope(salt) for salt in range(1, SALTS_MAX + 2)]
     first = [sender.seal(datagram(str(at))) for at, sender in enumerate(senders)]
     for number, sealed in enumerate(first):
-        receiver.open(sealed, number * SECOND)
-        receiver.open(senders[0].seal(datagram("0")), number * SECOND + 1)
+        let_in(receiver, sealed, number * SECOND)
+        let_in(receiver, senders[0].seal(datagram("0")), number * SECOND + 1)
     assert len(receiver._channels) == SALTS_MAX
     assert refusal(receiver, first[0]) is Reject.REPLAY
     assert refusal(receiver, first[-1]) is Reject.REPLAY

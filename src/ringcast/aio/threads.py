@@ -1,4 +1,5 @@
-"""The state of an application without asyncio: given and taken by threads of their own."""
+"""What threads have in place of tasks: the receipt of a message, for which they wait, and the state
+of an application, which threads of their own give and take."""
 
 from __future__ import annotations
 
@@ -6,14 +7,49 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ringcast.aio.state import CHUNK_BYTES
+from ringcast.config import check_seconds
+from ringcast.errors import GroupClosed, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 
+    from ringcast.aio import receipts
     from ringcast.aio.engine import Engine
 
     GiveState: TypeAlias = Callable[[], Iterable[bytes]]
     TakeState: TypeAlias = Callable[[Iterator[bytes]], None]
+
+TIMEOUT_S_MAX = 86_400.0
+
+
+def check_timeout(timeout: float | None) -> None:
+    if timeout is not None:
+        check_seconds("timeout", timeout, 0.0, TIMEOUT_S_MAX)
+
+
+class Receipt:
+    """Of one message. Made by `send`; any number of threads may wait for it, at any time."""
+
+    def __init__(self, engine: Engine, receipt: receipts.Receipt) -> None:
+        self._engine = engine
+        self._receipt = receipt
+
+    def delivered(self, *, timeout: float | None = None) -> None:
+        """Wait until every other member of the view that the message was sent in has delivered it;
+        or the member that it was sent to. TimedOut after `timeout` seconds; what else is raised is
+        as with asyncio."""
+        check_timeout(timeout)
+        try:
+            self._engine.call(self._receipt.delivered, timeout)
+        except TimedOut:
+            raise TimedOut(f"not everybody has delivered it within {timeout:g} s") from None
+        except GroupClosed:
+            if not self.is_delivered():  # it was known before the end
+                raise
+
+    def is_delivered(self) -> bool:
+        """What `delivered` would return or raise, without waiting; False: it would wait."""
+        return self._receipt.is_delivered()
 
 
 def giving(give: GiveState) -> Callable[[], AsyncIterator[bytes]]:
