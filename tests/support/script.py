@@ -30,6 +30,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.explore.view_watch import Watch
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
 from ringcast.core.effects import Suspected
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
@@ -61,7 +62,7 @@ from ringcast.wire.frames import (
     UnicastNack,
     Watermark,
 )
-from support.virtual_synchrony import Observed, Watch
+from support.virtual_synchrony import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -184,7 +185,7 @@ class Script:
             *(me, config),
             streams=self._streams,
         )
-        Watch(node, self._observed)
+        Watch(node, self._observed.rows, self._observed.see)
         member = PlainMember(node, self._see)
         member.before_sending = lambda node: node.check_invariants()
         begin(self._world, member, [address_of(each) for each in NAMES])

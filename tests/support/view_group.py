@@ -12,6 +12,7 @@ from random import Random
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
+from ringcast.explore.view_watch import Watch
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.effects import Suspected
 from ringcast.core.shared import Phase
@@ -23,7 +24,7 @@ from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.sim.plain import TAKE_MAX, LoseWhere, PlainMember, begin, plain_world
 from ringcast.wire.codec import Codec
-from support.virtual_synchrony import Observed, Watch
+from support.virtual_synchrony import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -140,7 +141,7 @@ class ViewGroup:
             multicast=self._multicast,
             streams=self.streams,
         )
-        Watch(node, self.observed)
+        Watch(node, self.observed.rows, self.observed.see)
         return node
 
     def see(self, me: Member, event: Event) -> None:

@@ -16,7 +16,7 @@ from ringcast.explore.explorer import STALL
 from ringcast.explore.scenarios import SCENARIOS
 from ringcast.explore.unicast import LATE_EFFECT
 from ringcast.explore.view_steps import Script
-from ringcast.explore.view_world import NOT_IN, Kind
+from ringcast.explore.view_world import NOT_IN
 from ringcast.explore.views import Proposals, Views
 from ringcast.model import Stream
 from ringcast.protocols.connection import Input
@@ -132,11 +132,11 @@ def _lower_matters(self: Views, person: Person, frame: ChangeFrame) -> bool:
     return person.is_there and order(frame.id) > order(person.follower.view.id)
 
 
-def _hears_who_is_asked(self: Views, person: Person, origin: Origin) -> bool:
+def _hears_who_is_asked(self: Views, person: Person) -> bool:
     follower = person.follower
     if follower.phase is Phase.FROZEN and follower.proposal is not None:
-        return origin.sender in follower.proposal.members
-    return Views._hears(self, person, origin)
+        return self.origin.sender in follower.proposal.members
+    return Views._hears(self, person)
 
 
 def _cutting(mark: Callable[[Proposer, Part, Origin, int], int]) -> type:
@@ -205,9 +205,8 @@ def _deliver_fetched(self: Views, world: World, member: Member) -> World:
     person = after.people[member]
     if person.follower.phase is Phase.FLUSHED:
         person.key = 0
-        for i, held in enumerate(person.held):
-            if not self._waits(i) and held > person.now.delivered[i]:
-                person.deliver(i, held, by_commit=False)
+        if not self._waits() and person.held > person.now.delivered:
+            person.deliver(person.held, by_commit=False)
     return after
 
 
@@ -222,8 +221,8 @@ def _cut_as_before(self: Proposer) -> Cut:
     return make_cut(self.proposal, states, self._is_kept)
 
 
-def _start_at_zero(self: Views, person: Person, begin: Begin, i: int) -> int:
-    return Views._start(self, person, begin, i) if person.held[i] != NOT_IN else 0
+def _start_at_zero(self: Views, person: Person, begin: Begin) -> int:
+    return Views._start(self, person, begin) if person.held != NOT_IN else 0
 
 
 # View changes of whole nodes
@@ -305,11 +304,18 @@ def _sender(scenario: Scenario, finding: str, **parts: object) -> Ablation:
 
 
 def _machines(
-    rule: str, streams: tuple[Kind, ...], targets: str, views: str = "ABC", **parts: object
+    rule: str, stream: Stream | None, targets: str, views: str = "ABC", **parts: object
 ) -> Ablation:
     """Members with these parts that propose these sets, each by the first that is named."""
-    parted, sets = tuple(views.split()), tuple(targets.split())
-    scenario = Proposals(f"without {rule}", parted, streams, len(sets), 0, sets)
+    sets = tuple(targets.split())
+    scenario = Proposals(
+        *(f"without {rule}", tuple(views.split())),
+        stream=stream or Stream.FIFO,
+        messages=stream is not None,
+        proposals=len(sets),
+        crashes=0,
+        targets=sets,
+    )
     return Ablation({"system": broken(Views, **parts)}, scenario)
 
 
@@ -364,7 +370,7 @@ _OF_UNICAST = {
     "tombstone": _unicast(_SYNC["drop"], _TWICE, _remembered=lambda self, source, epoch: None),
 }
 
-FIFO, UNIFORM = (Kind(0, Stream.FIFO),), (Kind(0, Stream.UNIFORM),)
+FIFO, UNIFORM = Stream
 
 _OF_VIEWS = {
     each.scenario.name.removeprefix("without "): each
@@ -378,7 +384,7 @@ _OF_VIEWS = {
         _machines("freeze", FIFO, "AB", _may_send=lambda *_: True),
         _machines(
             *("deaf", UNIFORM, "C"),
-            _hears=lambda self, who, _: who.follower.phase is not Phase.FLUSHED,
+            _hears=lambda self, who: who.follower.phase is not Phase.FLUSHED,
         ),
         _machines("deaf to all", UNIFORM, "A CA", _hears=_hears_who_is_asked),
         _machines("own", FIFO, "AB", proposer=_cutting(_by_others)),
@@ -388,9 +394,9 @@ _OF_VIEWS = {
             proposer=broken(Proposer, _all_have_flushed=lambda self: _me(self) not in self.awaited),
         ),
         _machines("hold", FIFO, "BC CA", _flush=_deliver_fetched),
-        _machines("finish", (), "AB AB", proposer=_finishing(lambda flushed, views: None)),
-        _machines("last flushed", (), "ABC BC", proposer=_finishing(_any)),
-        _machines("dead", (), "ABC CB", proposer=_finishing(_last)),
+        _machines("finish", None, "AB AB", proposer=_finishing(lambda flushed, views: None)),
+        _machines("last flushed", None, "ABC BC", proposer=_finishing(_any)),
+        _machines("dead", None, "ABC CB", proposer=_finishing(_last)),
         _machines("tag", UNIFORM, "A B", _is_of=lambda *_: True),
         _machines(
             *("parts", UNIFORM, "A BA"),
@@ -398,7 +404,7 @@ _OF_VIEWS = {
             follower=broken(Follower, _is_mine=lambda *_: True),
         ),
         _machines("window", FIFO, "BA", "A B", _start=_start_at_zero),
-        _machines("gate", UNIFORM, "B", _waits=lambda self, i: False),
+        _machines("gate", UNIFORM, "B", _waits=lambda self: False),
         _nodes("order", Script("", ("ABC",), crashes="C", idle="B"), attach=_announce_at_once),
         _nodes("commit", Script("", ("ABC",), crashes="C", unheard="CA"), _begin=_commit_nothing),
         Ablation(
