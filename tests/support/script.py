@@ -30,10 +30,10 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.explore.view_watch import Watch
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
 from ringcast.core.effects import Suspected
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
+from ringcast.explore.view_watch import Watch
 from ringcast.model import Address, Member, Stream
 from ringcast.node import build_node
 from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world

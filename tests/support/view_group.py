@@ -12,12 +12,12 @@ from random import Random
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from ringcast.explore.view_watch import Watch
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.effects import Suspected
 from ringcast.core.shared import Phase
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Delivered
+from ringcast.explore.view_watch import Watch
 from ringcast.model import Address, Member, Origin, Stream
 from ringcast.node import build_node
 from ringcast.protocols.views.layer import GroupViews

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from ringcast.cli import main
 from ringcast.explore.ablations import ABLATIONS as ALL_ABLATIONS
 from ringcast.explore.scenarios import VIEWS as SCENARIOS
-from ringcast.explore.view_world import RULES
 from ringcast.explore.view_steps import Fault, Script
+from ringcast.explore.view_world import RULES
 from ringcast.explore.views import STUCK, Proposals, Views
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.layer import GroupViews
