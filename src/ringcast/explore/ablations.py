@@ -146,10 +146,9 @@ def _lower_matters(self: Views, person: Person, frame: ChangeFrame) -> bool:
 
 
 def _hears_who_is_asked(self: Views, person: Person) -> bool:
-    follower = person.follower
-    if follower.phase is Phase.FROZEN and follower.proposal is not None:
-        return self.origin.sender in follower.proposal.members
-    return Views._hears(self, person)
+    proposal, is_frozen = person.follower.proposal, person.follower.phase is Phase.FROZEN
+    is_asked = proposal is not None and self.origin.sender in proposal.members
+    return (is_frozen and is_asked) or Views._hears(self, person)
 
 
 def _cutting(mark: Callable[[Proposer, Part, Origin, int], int]) -> Callable[[Proposer], Cut]:
@@ -178,9 +177,8 @@ def _by_others(self: Proposer, part: Part, origin: Origin, seqno: int) -> int:
 
 def _by_first(self: Proposer, part: Part, origin: Origin, seqno: int) -> int:
     """What the proposer holds of a departed origin, not the most that anybody does."""
-    me = _me(self)
-    is_mine = me in part.members and origin.sender not in part.members
-    return _held(self, [me], origin) if is_mine else seqno
+    is_mine = _me(self) in part.members and origin.sender not in part.members
+    return _held(self, [_me(self)], origin) if is_mine else seqno
 
 
 def _me(proposer: Proposer) -> Member:
@@ -252,16 +250,15 @@ def _propose_without_leavers(
     GroupViews._propose(self, parts, now, out)
 
 
-def _ask_directly(self: Fetch, now: int, out: Effects) -> bool:
-    self._tries = 0
-    return Fetch.ask(self, now, out)
-
-
 def _fetch_directly(self: ViewStreams, group: GroupState, deadlines: Deadlines) -> None:
     """What is lacking is asked of its holder alone, never by way of the proposer."""
+
+    def ask(self: Fetch, now: int, out: Effects) -> bool:
+        self._tries = 0
+        return Fetch.ask(self, now, out)
+
     ViewStreams.attach(self, group, deadlines)
-    directly = broken(Fetch, ask=_ask_directly)
-    self.fetch = directly(self.me, self._half_of, deadlines.owner("flush"))
+    self.fetch = broken(Fetch, ask=ask)(self.me, self._half_of, deadlines.owner("flush"))
 
 
 def _commit_nothing(self: ViewStreams, begin: Begin, now: int, out: Effects) -> None:
@@ -400,10 +397,7 @@ _OF_UNICAST = {
 
 _OF_VIEWS = {
     "promise": _machines(
-        *("AB B", UNIFORM),
-        follower=AnswersLower,
-        _matters=_lower_matters,
-        _may_matter=_always,
+        *("AB B", UNIFORM), follower=AnswersLower, _matters=_lower_matters, _may_matter=_always
     ),
     "freeze": _machines("AB", _may_send=_always),
     "deaf": _machines(

@@ -237,8 +237,7 @@ def no_needless_loss(run: Run, found: Findings) -> None:
 def _are_parted(
     pair: set[str], since: ViewKey, until: ViewKey, proposals: dict[ViewKey, frozenset[str]]
 ) -> bool:
-    """Whether a proposal since the one view, up to the other, had one of the two and not the
-    other."""
+    """Whether a proposal between these views had one of the two and not the other."""
     return any(
         len(pair & members) == 1
         for id, members in proposals.items()
