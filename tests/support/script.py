@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
 from ringcast.core.effects import Suspected
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
+from ringcast.explore.view_watch import Watch
 from ringcast.model import Address, Member, Stream
 from ringcast.node import build_node
 from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
@@ -61,7 +62,7 @@ from ringcast.wire.frames import (
     UnicastNack,
     Watermark,
 )
-from support.virtual_synchrony import Observed, Watch
+from support.virtual_synchrony import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -184,7 +185,7 @@ class Script:
             *(me, config),
             streams=self._streams,
         )
-        Watch(node, self._observed)
+        Watch(node, self._observed.rows, self._observed.see)
         member = PlainMember(node, self._see)
         member.before_sending = lambda node: node.check_invariants()
         begin(self._world, member, [address_of(each) for each in NAMES])

@@ -17,13 +17,14 @@ from ringcast.core.effects import Suspected
 from ringcast.core.shared import Phase
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Delivered
+from ringcast.explore.view_watch import Watch
 from ringcast.model import Address, Member, Origin, Stream
 from ringcast.node import build_node
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.sim.plain import TAKE_MAX, LoseWhere, PlainMember, begin, plain_world
 from ringcast.wire.codec import Codec
-from support.virtual_synchrony import Observed, Watch
+from support.virtual_synchrony import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -140,7 +141,7 @@ class ViewGroup:
             multicast=self._multicast,
             streams=self.streams,
         )
-        Watch(node, self.observed)
+        Watch(node, self.observed.rows, self.observed.see)
         return node
 
     def see(self, me: Member, event: Event) -> None:

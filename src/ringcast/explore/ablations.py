@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.core.effects import Effects
@@ -16,7 +17,7 @@ from ringcast.explore.explorer import STALL
 from ringcast.explore.scenarios import SCENARIOS
 from ringcast.explore.unicast import LATE_EFFECT
 from ringcast.explore.view_steps import Script
-from ringcast.explore.view_world import NOT_IN, Kind
+from ringcast.explore.view_world import NOT_IN
 from ringcast.explore.views import Proposals, Views
 from ringcast.model import Stream
 from ringcast.protocols.connection import Input
@@ -56,8 +57,16 @@ def broken(base: type, **parts: object) -> type:
     return type(f"Broken{base.__name__}", (base,), parts)
 
 
+def _nothing(*_: object) -> None:
+    """What this method does is taken away."""
+
+
+def _always(*_: object) -> bool:
+    return True
+
+
 def muted(
-    method: Callable[..., None], is_muted: Callable[..., bool] = lambda *_: True
+    method: Callable[..., None], is_muted: Callable[..., bool] = _always
 ) -> Callable[..., None]:
     """A method without effects, where `is_muted` says so of the same arguments."""
 
@@ -68,8 +77,12 @@ def muted(
     return act
 
 
-def _nothing(*_: object) -> None:
-    """What this method does is taken away."""
+_ack_once = muted(
+    MulticastReceiver.on_watermark, lambda self, *_: not self._timers.is_armed(Timer.ACK)
+)
+_confirm_once = muted(
+    ReliableUnicast._on_sync_ok, lambda self, who, ok, _: not self._is_awaited(who, ok)
+)
 
 
 def _commit_at_once(self: MulticastSender, out: Effects) -> None:
@@ -132,15 +145,14 @@ def _lower_matters(self: Views, person: Person, frame: ChangeFrame) -> bool:
     return person.is_there and order(frame.id) > order(person.follower.view.id)
 
 
-def _hears_who_is_asked(self: Views, person: Person, origin: Origin) -> bool:
-    follower = person.follower
-    if follower.phase is Phase.FROZEN and follower.proposal is not None:
-        return origin.sender in follower.proposal.members
-    return Views._hears(self, person, origin)
+def _hears_who_is_asked(self: Views, person: Person) -> bool:
+    proposal, is_frozen = person.follower.proposal, person.follower.phase is Phase.FROZEN
+    is_asked = proposal is not None and self.origin.sender in proposal.members
+    return (is_frozen and is_asked) or Views._hears(self, person)
 
 
-def _cutting(mark: Callable[[Proposer, Part, Origin, int], int]) -> type:
-    """A proposer that cuts otherwise."""
+def _cutting(mark: Callable[[Proposer, Part, Origin, int], int]) -> Callable[[Proposer], Cut]:
+    """To cut otherwise."""
 
     def make(self: Proposer) -> Cut:
         cut = Proposer._make_cut(self)
@@ -150,7 +162,7 @@ def _cutting(mark: Callable[[Proposer, Part, Origin, int], int]) -> type:
         )
         return replace(cut, parts=tuple(parts))
 
-    return broken(Proposer, _make_cut=make)
+    return make
 
 
 def _held(self: Proposer, members: Iterable[Member], origin: Origin) -> int:
@@ -165,9 +177,8 @@ def _by_others(self: Proposer, part: Part, origin: Origin, seqno: int) -> int:
 
 def _by_first(self: Proposer, part: Part, origin: Origin, seqno: int) -> int:
     """What the proposer holds of a departed origin, not the most that anybody does."""
-    me = _me(self)
-    is_mine = me in part.members and origin.sender not in part.members
-    return _held(self, [me], origin) if is_mine else seqno
+    is_mine = _me(self) in part.members and origin.sender not in part.members
+    return _held(self, [_me(self)], origin) if is_mine else seqno
 
 
 def _me(proposer: Proposer) -> Member:
@@ -175,19 +186,21 @@ def _me(proposer: Proposer) -> Member:
     return proposer.proposal.id.creator
 
 
-def _finishing(choose: Callable[[list[ViewId], set[ViewId]], ViewId | None]) -> type:
-    """A proposer that finishes another view than it should, of those that somebody has flushed and
-    of those that somebody is in."""
+def _finishing(
+    choose: Callable[[list[ViewId], set[ViewId]], ViewId | None],
+) -> Callable[[Proposer], dict[Member, ViewId]]:
+    """To finish another view than it should, of those that somebody has flushed and of those that
+    somebody is in."""
 
     def behind(self: Proposer) -> dict[Member, ViewId]:
         views = {state.view.id for state in self._states.values()}
-        found = {
-            member: choose([each.id for each in state.flushed], views)
+        return {
+            member: id
             for member, state in self._states.items()
+            if (id := choose([each.id for each in state.flushed], views)) is not None
         }
-        return {member: id for member, id in found.items() if id is not None}
 
-    return broken(Proposer, _behind=behind)
+    return behind
 
 
 def _any(flushed: list[ViewId], views: set[ViewId]) -> ViewId | None:
@@ -205,9 +218,8 @@ def _deliver_fetched(self: Views, world: World, member: Member) -> World:
     person = after.people[member]
     if person.follower.phase is Phase.FLUSHED:
         person.key = 0
-        for i, held in enumerate(person.held):
-            if not self._waits(i) and held > person.now.delivered[i]:
-                person.deliver(i, held, by_commit=False)
+        if not self._waits() and person.held > person.now.delivered:
+            person.deliver(person.held, by_commit=False)
     return after
 
 
@@ -222,8 +234,8 @@ def _cut_as_before(self: Proposer) -> Cut:
     return make_cut(self.proposal, states, self._is_kept)
 
 
-def _start_at_zero(self: Views, person: Person, begin: Begin, i: int) -> int:
-    return Views._start(self, person, begin, i) if person.held[i] != NOT_IN else 0
+def _start_at_zero(self: Views, person: Person, begin: Begin) -> int:
+    return Views._start(self, person, begin) if person.held != NOT_IN else 0
 
 
 # View changes of whole nodes
@@ -238,16 +250,15 @@ def _propose_without_leavers(
     GroupViews._propose(self, parts, now, out)
 
 
-def _ask_directly(self: Fetch, now: int, out: Effects) -> bool:
-    self._tries = 0
-    return Fetch.ask(self, now, out)
-
-
 def _fetch_directly(self: ViewStreams, group: GroupState, deadlines: Deadlines) -> None:
     """What is lacking is asked of its holder alone, never by way of the proposer."""
+
+    def ask(self: Fetch, now: int, out: Effects) -> bool:
+        self._tries = 0
+        return Fetch.ask(self, now, out)
+
     ViewStreams.attach(self, group, deadlines)
-    directly = broken(Fetch, ask=_ask_directly)
-    self.fetch = directly(self.me, self._half_of, deadlines.owner("flush"))
+    self.fetch = broken(Fetch, ask=ask)(self.me, self._half_of, deadlines.owner("flush"))
 
 
 def _commit_nothing(self: ViewStreams, begin: Begin, now: int, out: Effects) -> None:
@@ -292,12 +303,14 @@ class Ablation(NamedTuple):
     """What is found there, where that is always the same."""
 
 
-def _multicast(scenario: Scenario, finding: str, **parts: object) -> Ablation:
-    return Ablation({"protocol": broken(ViewStreams, **parts)}, scenario, finding)
+def _without(place: str, base: type, scenario: Any, finding: str = "", **parts: object) -> Ablation:
+    """In this scenario, a class with these parts instead of its own, at this place."""
+    return Ablation({place: broken(base, **parts)}, scenario, finding)
 
 
-def _unicast(scenario: Scenario, finding: str, **parts: object) -> Ablation:
-    return Ablation({"protocol": broken(ReliableUnicast, **parts)}, scenario, finding)
+_multicast = partial(_without, "protocol", ViewStreams)
+_unicast = partial(_without, "protocol", ReliableUnicast)
+_nodes = partial(_without, "multicast", ViewStreams)
 
 
 def _sender(scenario: Scenario, finding: str, **parts: object) -> Ablation:
@@ -305,20 +318,25 @@ def _sender(scenario: Scenario, finding: str, **parts: object) -> Ablation:
 
 
 def _machines(
-    rule: str, streams: tuple[Kind, ...], targets: str, views: str = "ABC", **parts: object
+    targets: str, stream: Stream = Stream.FIFO, views: str = "ABC", messages: int = 1, **parts: Any
 ) -> Ablation:
-    """Members with these parts that propose these sets, each by the first that is named."""
-    parted, sets = tuple(views.split()), tuple(targets.split())
-    scenario = Proposals(f"without {rule}", parted, streams, len(sets), 0, sets)
-    return Ablation({"system": broken(Views, **parts)}, scenario)
+    """Members that propose these sets, each by the first that is named."""
+    sets = tuple(targets.split())
+    scenario = Proposals(
+        *("", tuple(views.split()), "A", stream, messages),
+        proposals=len(sets),
+        crashes=0,
+        targets=sets,
+    )
+    return _without("system", Views, scenario, **parts)
 
 
-def _nodes(rule: str, script: Script, **parts: object) -> Ablation:
-    """Nodes whose multicast has these parts in place of its own."""
-    layers = {"multicast": broken(ViewStreams, **parts)}
-    return Ablation(layers, replace(script, name=f"without {rule}"))
+def _proposing(targets: str, stream: Stream = Stream.FIFO, **parts: Any) -> Ablation:
+    messages = 0 if "_behind" in parts else 1  # views alone are finished
+    return _machines(targets, stream, "ABC", messages, proposer=broken(Proposer, **parts))
 
 
+UNIFORM = Stream.UNIFORM
 _GROUP, _PAIR, _SYNC, _ = SCENARIOS.values()
 _ONE_LOST = replace(_PAIR["loss"], messages=1)
 _NEVER_GOT = "a receiver counts as delivered what its application never got (S2)"
@@ -328,10 +346,28 @@ _TWICE = "a message was delivered twice (S1, Y3)"
 _UNTOLD = "a connection ended, and what it left undone is not told (S8)"
 _NOT_ALL = "a uniform message was delivered before all held it (U3)"
 
+_OF_MULTICAST = {
+    # The probe timer runs, but nobody is told the highest seqno: a lost last message leaves no gap,
+    # so nobody misses it.
+    "highest": _multicast(
+        *(_GROUP["loss"], STALL),
+        sending=broken(MulticastSender, handle_timeout=muted(MulticastSender.handle_timeout)),
+    ),
+    # A lost last ack is never made good, so the sender's window never drains.
+    "reack": _multicast(
+        *(_GROUP["loss"], STALL),
+        receiver=broken(MulticastReceiver, on_watermark=_ack_once, _on_duplicate=_nothing),
+    ),
+    # What is sent is committed before anybody holds it.
+    "hold": _multicast(
+        _GROUP["uniform"], _NOT_ALL, sending=broken(MulticastSender, _hold=_commit_at_once)
+    ),
+}
+
 _OF_UNICAST = {
     # Whatever connection a receiver speaks of, it is taken for the current one: an ack of one that
     # is over purges messages on the next.
-    "ack-conn": _sender(_PAIR["stale"], LATE_EFFECT, is_current=lambda self, conn: True),
+    "ack-conn": _sender(_PAIR["stale"], LATE_EFFECT, is_current=_always),
     # A Close counts whatever connection it speaks of.
     "close-conn": _unicast(_PAIR["stale"], LATE_EFFECT, _on_close=_close_any),
     # Whatever comes first opens the window.
@@ -340,113 +376,74 @@ _OF_UNICAST = {
     # number of new connections.
     "nonce": _sender(_SYNC["drop"], _TOO_MANY, on_sync=_answer_again),
     # Another connection than the one at hand is taken for a newer one.
-    "order": _unicast(_PAIR["stale"], _TWICE, _known=lambda self, peer: None),
+    "order": _unicast(_PAIR["stale"], _TWICE, _known=_nothing),
     # Any SyncOk counts, however old: the receiver goes back to a connection that the sender has
     # left.
     "outstanding": _unicast(replace(_SYNC["drop"], messages=1), _WENT_BACK, _is_awaited=_await_any),
     # What is new is acknowledged and nothing again: a lost last ack is never made good.
     "reack": _unicast(_ONE_LOST, STALL, receiver=broken(UnicastReceiver, _on_duplicate=_nothing)),
     # Ends without a word: what a dead peer has not got is not reported.
-    "report": _sender(
-        _PAIR["crash"], _UNTOLD, give_up=lambda self, reason, out: self._step(Input.GONE)
-    ),
+    "report": _sender(_PAIR["crash"], _UNTOLD, give_up=lambda self, *_: self._step(Input.GONE)),
     # Neither the tick nor the tail timer resends anything: a lost last message leaves no gap, so
     # nobody misses it.
     "resend": _sender(_ONE_LOST, STALL, _resend=_nothing),
     # A SyncOk that comes again is not confirmed again: it comes for ever.
     "sync-ack": _unicast(
-        *(replace(_SYNC["drop and loss"], messages=1), STALL),
-        _on_sync_ok=muted(
-            ReliableUnicast._on_sync_ok, lambda self, who, ok, _: not self._is_awaited(who, ok)
-        ),
+        replace(_SYNC["drop and loss"], messages=1), STALL, _on_sync_ok=_confirm_once
     ),
     # A dropped window takes with it how far it was: what was not acknowledged comes again.
-    "tombstone": _unicast(_SYNC["drop"], _TWICE, _remembered=lambda self, source, epoch: None),
+    "tombstone": _unicast(_SYNC["drop"], _TWICE, _remembered=_nothing),
 }
 
-FIFO, UNIFORM = (Kind(0, Stream.FIFO),), (Kind(0, Stream.UNIFORM),)
-
 _OF_VIEWS = {
-    each.scenario.name.removeprefix("without "): each
-    for each in (
-        _machines(
-            *("promise", UNIFORM, "AB B"),
-            follower=AnswersLower,
-            _matters=_lower_matters,
-            _may_matter=lambda *_: True,
-        ),
-        _machines("freeze", FIFO, "AB", _may_send=lambda *_: True),
-        _machines(
-            *("deaf", UNIFORM, "C"),
-            _hears=lambda self, who, _: who.follower.phase is not Phase.FLUSHED,
-        ),
-        _machines("deaf to all", UNIFORM, "A CA", _hears=_hears_who_is_asked),
-        _machines("own", FIFO, "AB", proposer=_cutting(_by_others)),
-        _machines("most held", UNIFORM, "AB CB", proposer=_cutting(_by_first)),
-        _machines(
-            *("all flushed", FIFO, "AB"),
-            proposer=broken(Proposer, _all_have_flushed=lambda self: _me(self) not in self.awaited),
-        ),
-        _machines("hold", FIFO, "BC CA", _flush=_deliver_fetched),
-        _machines("finish", (), "AB AB", proposer=_finishing(lambda flushed, views: None)),
-        _machines("last flushed", (), "ABC BC", proposer=_finishing(_any)),
-        _machines("dead", (), "ABC CB", proposer=_finishing(_last)),
-        _machines("tag", UNIFORM, "A B", _is_of=lambda *_: True),
-        _machines(
-            *("parts", UNIFORM, "A BA"),
-            proposer=broken(Proposer, _make_cut=_cut_as_before),
-            follower=broken(Follower, _is_mine=lambda *_: True),
-        ),
-        _machines("window", FIFO, "BA", "A B", _start=_start_at_zero),
-        _machines("gate", UNIFORM, "B", _waits=lambda self, i: False),
-        _nodes("order", Script("", ("ABC",), crashes="C", idle="B"), attach=_announce_at_once),
-        _nodes("commit", Script("", ("ABC",), crashes="C", unheard="CA"), _begin=_commit_nothing),
-        Ablation(
-            {"membership": broken(GroupViews, _propose=_propose_without_leavers)},
-            Script("without leave", ("ABC",), leaves="C", unheard="CB"),
-        ),
-        _nodes(
-            "fetch",
-            Script("", ("ABCD",), crashes="D", unheard="DA DC", severed="BC", faults=()),
-            attach=_fetch_directly,
-        ),
-        _nodes("state", Script("", ("AB",), joins="C", has_state=True), follow_view=_read_ahead),
-        _nodes(
-            "start over",
-            Script("", ("AB",), joins="C", idle="B", size=2000, capacity=2),
-            sending=broken(MulticastSender, begin=_go_on_with_fragments),
-        ),
-    )
+    "promise": _machines(
+        *("AB B", UNIFORM), follower=AnswersLower, _matters=_lower_matters, _may_matter=_always
+    ),
+    "freeze": _machines("AB", _may_send=_always),
+    "deaf": _machines(
+        *("C", UNIFORM), _hears=lambda self, who: who.follower.phase is not Phase.FLUSHED
+    ),
+    "deaf to all": _machines("A CA", UNIFORM, _hears=_hears_who_is_asked),
+    "own": _proposing("AB", _make_cut=_cutting(_by_others)),
+    "most held": _proposing("AB CB", UNIFORM, _make_cut=_cutting(_by_first)),
+    "all flushed": _proposing("AB", _all_have_flushed=lambda self: _me(self) not in self.awaited),
+    "hold": _machines("BC CA", _flush=_deliver_fetched),
+    "finish": _proposing("AB AB", _behind=lambda self: {}),
+    "last flushed": _proposing("ABC BC", _behind=_finishing(_any)),
+    "dead": _proposing("ABC CB", _behind=_finishing(_last)),
+    "tag": _machines("A B", UNIFORM, _is_of=_always),
+    "parts": _machines(
+        *("A BA", UNIFORM),
+        proposer=broken(Proposer, _make_cut=_cut_as_before),
+        follower=broken(Follower, _is_mine=_always),
+    ),
+    "window": _machines("BA", views="A B", _start=_start_at_zero),
+    "gate": _machines("B", UNIFORM, _waits=lambda self: False),
+    "order": _nodes(Script("", ("ABC",), crashes="C", idle="B"), attach=_announce_at_once),
+    "commit": _nodes(Script("", ("ABC",), crashes="C", unheard="CA"), _begin=_commit_nothing),
+    "leave": _without(
+        *("membership", GroupViews, Script("", ("ABC",), leaves="C", unheard="CB")),
+        _propose=_propose_without_leavers,
+    ),
+    "fetch": _nodes(
+        Script("", ("ABCD",), crashes="D", unheard="DA DC", severed="BC", faults=()),
+        attach=_fetch_directly,
+    ),
+    "state": _nodes(Script("", ("AB",), joins="C", has_state=True), follow_view=_read_ahead),
+    "start over": _nodes(
+        Script("", ("AB",), joins="C", idle="B", size=2000, capacity=2),
+        sending=broken(MulticastSender, begin=_go_on_with_fragments),
+    ),
 }
 """In the order of the rules of a view change: R1 to R9, then state and large messages."""
 
 ABLATIONS = {
-    "multicast": {
-        # The probe timer runs, but nobody is told the highest seqno: a lost last message leaves no
-        # gap, so nobody misses it.
-        "highest": _multicast(
-            *(_GROUP["loss"], STALL),
-            sending=broken(MulticastSender, handle_timeout=muted(MulticastSender.handle_timeout)),
-        ),
-        # A lost last ack is never made good, so the sender's window never drains.
-        "reack": _multicast(
-            *(_GROUP["loss"], STALL),
-            receiver=broken(
-                MulticastReceiver,
-                on_watermark=muted(
-                    MulticastReceiver.on_watermark,
-                    lambda self, *_: not self._timers.is_armed(Timer.ACK),
-                ),
-                _on_duplicate=_nothing,
-            ),
-        ),
-        # What is sent is committed before anybody holds it.
-        "hold": _multicast(
-            _GROUP["uniform"], _NOT_ALL, sending=broken(MulticastSender, _hold=_commit_at_once)
-        ),
-    },
+    "multicast": _OF_MULTICAST,
     "unicast": _OF_UNICAST,
     "sync": _OF_UNICAST,
-    "views": _OF_VIEWS,
+    "views": {
+        rule: each._replace(scenario=replace(each.scenario, name=f"without {rule}"))
+        for rule, each in _OF_VIEWS.items()
+    },
 }
 """By command: what is taken away → the protocol without it, and what comes of it."""

@@ -18,6 +18,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -246,15 +247,9 @@ class Interleavings:
         """What this operation does next."""
         return self._replay(schedule).advance_telling(number)
 
-    def key(self, state: Moment) -> object:
-        return state.key
-
-    def violations(self, state: Moment) -> tuple[str, ...]:
-        return state.violations
-
-    @staticmethod
-    def goal(state: Moment) -> bool:
-        return state.is_goal
+    key = staticmethod(attrgetter("key"))
+    violations = staticmethod(attrgetter("violations"))
+    goal = staticmethod(attrgetter("is_goal"))
 
 
 class _Replay:

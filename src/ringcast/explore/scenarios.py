@@ -8,7 +8,6 @@ from ringcast.explore.multicast import MulticastSystem
 from ringcast.explore.system import Fault, Scenario
 from ringcast.explore.unicast import UnicastSystem
 from ringcast.explore.view_steps import Script
-from ringcast.explore.view_world import Kind
 from ringcast.explore.views import Proposals
 from ringcast.model import Stream
 
@@ -29,25 +28,23 @@ def table(
     return {name: Scenario(system=system, name=name, **{**terms, **rows[name]}) for name in rows}
 
 
-FIFO, UNIFORM = Stream.FIFO, Stream.UNIFORM
+UNIFORM = Stream.UNIFORM
 
 VIEWS: dict[str, Proposals | Script] = {
     each.name: each
     for each in (
-        Proposals("crash", ("ABC",), (Kind(0, FIFO),)),
-        Proposals("crash, uniform", ("ABC",), (Kind(0, UNIFORM),)),
-        Proposals("crash, not retained", ("ABC",), (Kind(0, FIFO, 1, False),)),
-        Proposals("join", ("AB", "C"), (Kind(1, FIFO),)),
-        Proposals("two parts", ("AB", "CD"), (Kind(1, FIFO),), 1),
+        Proposals("crash", ("ABC",)),
+        Proposals("crash, uniform", ("ABC",), stream=UNIFORM),
+        Proposals("crash, not retained", ("ABC",), is_retained=False),
+        Proposals("join", ("AB", "C"), "B"),
+        Proposals("two parts", ("AB", "CD"), "B", proposals=1),
         Proposals(
-            "two parts, again",
-            ("AB", "CD"),
-            (Kind(1, FIFO),),
+            *("two parts, again", ("AB", "CD"), "B"),
             crashes=0,
             targets=("ABCD", "BACD", "CABD", "CD", "BA"),
         ),
-        Proposals("three parts", ("A", "B", "C"), (Kind(0, UNIFORM),)),
-        Proposals("leave", ("ABC",), (Kind(1, FIFO),), leaver="B"),
+        Proposals("three parts", ("A", "B", "C"), stream=UNIFORM),
+        Proposals("leave", ("ABC",), "B", leaver="B"),
         Script("nodes crash", ("ABC",), crashes="C", unheard="CA"),
         Script("nodes crash, retained", ("ABC",), crashes="C", unheard="CA", retains=True),
         Script("nodes join", ("AB",), joins="C", unheard="BA"),

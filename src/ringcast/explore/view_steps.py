@@ -28,7 +28,7 @@ from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.effects import Suspected
 from ringcast.events import StateWanted, ViewInstalled, Writable
 from ringcast.explore.explorer import Report, Violation
-from ringcast.explore.view_watch import STREAMS, Watch
+from ringcast.explore.view_watch import STREAMS, Applications, Watch
 from ringcast.explore.words import in_words
 from ringcast.model import Address, Member
 from ringcast.node import build_node
@@ -132,7 +132,7 @@ class Script:
             runs, steps = runs + 1, steps + run.steps
             if fault is None:
                 todo += [(each, at) for at in range(run.count) for each in self.faults]
-            for kind in run.watch.wrong:
+            for kind in run.applications.wrong:
                 found.setdefault(kind, run.told)
         seconds, complete = perf_counter() - started, runs == len(todo)
         violations = [Violation(kind, told) for kind, told in found.items()]
@@ -157,7 +157,7 @@ class Run:
         self._unheard: Sequence[str] = ()
         self._is_on = False
         self._reader = Codec("explore", Member(Address("10.0.0.2", 1), 1, "?"), 2000)
-        self.watch = Watch([_member(name) for name in self._names], retains=script.retains)
+        self.applications = Applications(retains=script.retains)
         self.world = plain_world(start=START_NS)
         self.world.network.faults = [self]
 
@@ -179,10 +179,10 @@ class Run:
         for name in self._living() if is_quiet else ():
             self._want(name, 10)
         if not is_quiet or not self.world.run_until(self._is_quiet, END_MS):
-            self.watch.wrong.append("stuck: the survivors do not come to rest in one view")
+            self.applications.wrong.append("stuck: the survivors do not come to rest in one view")
             self.told += self._reasons()
         living = [_member(name) for name in self._living()]
-        self.watch.judge(living, premises, has_state=self.script.has_state)
+        self.applications.judge(living, premises, has_state=self.script.has_state)
 
     def _form(self) -> None:
         """The views of the script; each finds its own members alone."""
@@ -242,8 +242,10 @@ class Run:
         node = build_node(
             *(me, config), detector=None, streams=STREAMS, state=script.has_state, **layers
         )
-        process = begin(self.world, PlainMember(node, self._see), list(map(_address, others)))
-        process.resident.before_sending = self._look
+        Watch(node, self.applications.rows, self._see)
+        member = PlainMember(node)
+        begin(self.world, member, list(map(_address, others)))
+        member.before_sending = self._look
 
     # What befalls datagrams, and members
 
@@ -301,8 +303,8 @@ class Run:
     # What applications do
 
     def _see(self, me: Member, event: Event) -> None:
-        node, clock = self._node(me.name), self.world.clock
-        self.watch.see(node, event)
+        clock = self.world.clock
+        self.applications.see(me, event)
         match event:
             case ViewInstalled(view):
                 self._tell(f"{me} is in {view}")
@@ -311,20 +313,20 @@ class Run:
             case Writable(None):
                 clock.at(clock.now, self._offer, me.name)
             case StateWanted(transfer):
-                chunks = [each.ljust(400, b"\n") for each in self.watch.applications[me].state]
+                chunks = [each.ljust(400, b"\n") for each in self.applications.state[me]]
                 clock.at(clock.now, self._provide, me.name, transfer, sorted(chunks))
 
     def _want(self, name: str, size: int) -> None:
         """One more message on each stream."""
         for stream in STREAMS:
-            self.watch.want(_member(name), stream, size)
+            self.applications.want(_member(name), stream, size)
         self._offer(name)
 
     def _offer(self, name: str) -> None:
         process, layer = self._process(name), self._node(name).membership
         assert layer is not None
         if process.can_act and not layer.is_leaving:
-            for stream, backlog in self.watch.applications[_member(name)].backlog.items():
+            for stream, backlog in self.applications.backlog[_member(name)].items():
                 if backlog:
                     for _ in range(process.node.send(list(backlog), process.now, stream=stream)):
                         backlog.popleft()
@@ -342,11 +344,10 @@ class Run:
         """An input is done."""
         self.steps += 1
         change = self._change(node.me.name)
-        self.watch.look(node, change)
         if self._is_on:
             node.check_invariants()
         if change.is_frozen and self.world.clock.now - change.frozen_since > FROZEN_NS_MAX:
-            self.watch.wrong.append("VL3: a member is frozen for too long")
+            self.applications.wrong.append("VL3: a member is frozen for too long")
 
     def _tell(self, what: str, fault: Fault | None = None) -> None:
         if self._is_on and len(self.told) < TOLD_MAX:
@@ -375,8 +376,8 @@ class Run:
         """What waits, and for what."""
         now, living = self.world.clock.now, self._living()
         found = [f"{name}: {why}" for name in living for why in self._node(name).explain(now)]
-        backlogs = {name: self.watch.applications[_member(name)].backlog for name in living}
-        return found + [f"{name}: cannot send" for name in living if any(backlogs[name].values())]
+        backlogs = {name: self.applications.backlog[_member(name)].values() for name in living}
+        return found + [f"{name}: cannot send" for name in living if any(backlogs[name])]
 
     def _living(self) -> list[str]:
         return [_name(address) for address, p in self.world.processes.items() if p.is_up]

@@ -1,174 +1,246 @@
-"""What the applications of a small group send, and what they are told: for the rules of views."""
+"""What the members of a small group do, as rows for the rules of views, and what else must hold of
+it: that all in the group in the end have what was sent in their view, and one state."""
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict, deque
+from typing import TYPE_CHECKING, Any
 
-from ringcast.events import Closed, Delivered, StateBegun, StateChunk, ViewInstalled
-from ringcast.explore.view_rules import History, Lived, violations
+from ringcast.core.view_change import Begin, Freeze
+from ringcast.events import (
+    Closed,
+    Delivered,
+    FragmentsDelivered,
+    StateBegun,
+    StateChunk,
+    ViewInstalled,
+)
+from ringcast.explore.view_world import judge
 from ringcast.model import Origin, Stream
+from ringcast.rules.evidence import Run
+from ringcast.trace.observe.frames import columns_of
+from ringcast.trace.observe.messages import deliveries_to_group, origin_of, place_of, range_of
+from ringcast.trace.rows import (
+    ASIDE,
+    DELIVER,
+    FREEZE,
+    OPEN,
+    SEND,
+    SHOWN,
+    STOP,
+    VIEW,
+    Facts,
+    Row,
+    member_key,
+    naming,
+    naming_id,
+)
+from ringcast.window.receive import ReceiveWindow
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from ringcast.core.effects import Left
     from ringcast.events import Event
     from ringcast.model import Member, ViewId
     from ringcast.node import Node
-    from ringcast.protocols.views.change import ViewChange
+    from ringcast.rules.history import History
 
 STREAMS = (Stream.FIFO, Stream.UNIFORM)
 
 
-class Application:
-    """One member's: what it wants to send, which views it has seen, and its state."""
-
-    def __init__(self, streams: int) -> None:
-        self.backlog: dict[Stream, deque[bytes]] = {stream: deque() for stream in STREAMS}
-        self.lived: list[Lived] = []
-        self.state: set[bytes] = set()
-        self._nothing = (0,) * streams
-        self._is_renewed = False
-
-    def renew(self) -> None:
-        """A state comes: what was sent before its cut is in it. If it is cut at the next view,
-        nothing is delivered before that."""
-        self.state.clear()
-        self.lived = self.lived[-1:]
-        self._is_renewed = True
-
-    def enter(self, view: ViewId) -> None:
-        if self._is_renewed:
-            self.lived.clear()
-        self._is_renewed = False
-        self.lived.append(Lived(view, self._nothing, self._nothing, self._nothing))
-
-    def deliver(self, i: int, number: int, *, by_commit: bool) -> bool:
-        """Message `number` of stream `i`; whether it is the next one in this view."""
-        self._is_renewed = False
-        view, *counts = self.lived[-1]
-        starts, delivered, committed = map(list, counts)
-        if delivered[i] and number != delivered[i] + 1:
-            return False
-        starts[i] = starts[i] if delivered[i] else number - 1
-        delivered[i] = number
-        committed[i] = number if by_commit else committed[i]
-        self.lived[-1] = Lived(view, tuple(starts), tuple(delivered), tuple(committed))
-        return True
-
-
 class Watch:
-    """Of a whole group."""
+    """The observer of one node: it writes rows of what its application does and sees."""
 
-    def __init__(self, members: Sequence[Member], *, retains: bool) -> None:
+    def __init__(
+        self, node: Node, rows: list[Row], see: Callable[[Member, Event], None] | None = None
+    ) -> None:
+        """`see` is told each event that the application takes."""
+        node.observer = self
+        self._node = node
+        self._rows = rows
+        self._see = see
+        self._view: ViewId | None = None
+        self._sent: Counter[Stream] = Counter()
+        self._aside: Counter[Origin] = Counter()
+        """Up to where messages have left their windows before the application got them."""
+        self._open: dict[Origin, ReceiveWindow] = {}
+        self._is_new_view = False
+        self._idx = 0
+
+    def received(self, *_: object) -> None: ...
+    def transmitted(self, *_: object) -> None: ...
+    def before_take(self, now: int, **_: object) -> None:
+        self._look(now)
+
+    def offered(self, *arguments: Any) -> None:
+        self._look(arguments[-1])
+
+    def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
+        """What has its seqnos was sent in the view that ends here."""
+        self._look(now)
+        if isinstance(change, Freeze):
+            self._write(FREEZE, now, **columns_of(change, self._node.me))
+        elif isinstance(change, Begin):
+            self._write(VIEW, now, **columns_of(change, self._node.me))
+            self._view, self._is_new_view = change.view.id, True
+
+    def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
+        """`buffered`: the application gets them later, after its state."""
+        self._look_at_sends(now)
+        if buffered:
+            for aside in deliveries_to_group(events):
+                self._deliver(aside, now, detail=ASIDE)
+                self._aside[origin_of(aside)] = place_of(aside).last
+            return
+        for event in events:
+            match event:
+                case Delivered(epoch=0) | FragmentsDelivered(epoch=0):
+                    if place_of(event).last > self._aside[origin_of(event)]:
+                        self._deliver(event, now)
+                case ViewInstalled(view):
+                    self._write(SHOWN, now, **naming_id(view.id))
+                case Closed(reason):
+                    self._write(STOP, now, detail=reason)
+            if self._see is not None:
+                self._see(self._node.me, event)
+
+    def after_input(self, now: int) -> None:
+        self._look(now)
+        self._is_new_view = False
+
+    def _look(self, now: int) -> None:
+        """At what has got its seqnos, and at windows that have opened with a view."""
+        self._look_at_sends(now)
+        for origin, window in self._node.multicast.windows().items() if self._is_new_view else ():
+            if isinstance(window, ReceiveWindow) and self._open.get(origin) is not window:
+                self._open[origin] = window
+                at = window.delivered
+                self._write(OPEN, now, **naming(origin), **self._named(), seqno=at, seqno2=at)
+
+    def _named(self) -> dict[str, Any]:
+        assert self._view is not None
+        return naming_id(self._view)
+
+    def _deliver(self, event: Delivered | FragmentsDelivered, now: int, **columns: Any) -> None:
+        self._write(DELIVER, now, **naming(origin_of(event)), **range_of(event), **columns)
+
+    def _look_at_sends(self, now: int) -> None:
+        for stream, sending in self._node.multicast.senders.items():
+            before, high = self._sent[stream], sending.window.high
+            if high > before:
+                self._sent[stream] = high
+                origin = naming(Origin(self._node.me, stream))
+                self._write(SEND, now, **origin, **self._named(), seqno=before + 1, seqno2=high)
+
+    def _write(self, event: str, now: int, **columns: Any) -> None:
+        me, rows = self._node.me, self._rows
+        rows.append(Row(event, str(me), me.incarnation, self._idx, len(rows), now, **columns))
+        self._idx += 1
+
+
+class Applications:
+    """Of a whole group: what they want to send, what they get, and the state of each."""
+
+    def __init__(self, *, retains: bool) -> None:
         self.wrong: list[str] = []
-        self._origins = [Origin(member, stream) for member in members for stream in STREAMS]
-        self.applications = {member: Application(len(self._origins)) for member in members}
-        self._kept = [retains or origin.stream is Stream.UNIFORM for origin in self._origins]
-        self._numbers: dict[bytes, tuple[int, int]] = {}  # of each message: its stream, its number
+        self.rows: list[Row] = []
+        self.backlog: defaultdict[Member, dict[Stream, deque[bytes]]] = defaultdict(
+            lambda: {stream: deque() for stream in STREAMS}
+        )
+        self.state: defaultdict[Member, set[bytes]] = defaultdict(set)
+        self._retains = retains
+        self._places: dict[bytes, tuple[Origin, int]] = {}
+        """Of each message: its stream, and its number there."""
+        self._wanted: Counter[Origin] = Counter()
+        self._got: defaultdict[tuple[Member, ViewId], dict[Origin, range]] = defaultdict(dict)
+        """By member and view: the numbers of the messages that were delivered."""
+        self._last: defaultdict[Member, dict[Origin, int]] = defaultdict(dict)
+        self._views: dict[Member, ViewId] = {}
+        """The last that each application was told of."""
         self._left: list[Member] = []
-        self._wanted = [0] * len(self._origins)
-        self._sent: list[list[ViewId]] = [[] for _ in self._origins]
-        self._members: dict[ViewId, tuple[Member, ...]] = {}
-        self._asked: dict[ViewId, tuple[Member, ...]] = {}  # in every proposal
-        self._along: dict[tuple[ViewId, ViewId], tuple[Member, ...]] = {}
 
     def want(self, member: Member, stream: Stream, size: int) -> None:
         """One more message, unlike any other."""
-        i = self._origins.index(Origin(member, stream))
-        self._wanted[i] += 1
-        payload = f"{member}{stream.name}{self._wanted[i]}".encode().ljust(size, b".")
-        self._numbers[payload] = i, self._wanted[i]
-        self.applications[member].backlog[stream].append(payload)
+        origin = Origin(member, stream)
+        self._wanted[origin] += 1
+        number = self._wanted[origin]
+        payload = f"{member}{stream.name}{number}".encode().ljust(size, b".")
+        self._places[payload] = origin, number
+        self.backlog[member][stream].append(payload)
 
-    def see(self, node: Node, event: Event) -> None:
+    def see(self, me: Member, event: Event) -> None:
         """What the application of this member is told."""
-        application = self.applications[node.me]
         match event:
             case ViewInstalled(view):
-                if self._members.setdefault(view.id, view.members) != view.members:
-                    self.wrong.append("VS1: one id, two lists of members")
-                self._asked.setdefault(view.id, view.members)  # nobody else was
-                application.enter(view.id)
+                self._views[me] = view.id
             case Delivered():
-                by_commit = node.view is not None and event.view_id == node.view.id
-                application.state.update(event.run.payloads)
+                self.state[me].update(event.run.payloads)
                 for payload in event.run.payloads:
-                    if payload not in self._numbers:
+                    if payload not in self._places:
                         self.wrong.append("G1: delivered what nobody has sent")
-                    elif not application.deliver(*self._numbers[payload], by_commit=by_commit):
+                        continue
+                    origin, number = self._places[payload]
+                    got = self._got[me, event.view_id]
+                    before = got.setdefault(origin, range(number, number))
+                    if number != before.stop:
                         self.wrong.append("VS3: delivered twice, or one before it was not")
+                    got[origin] = range(before.start, number + 1)
+                    self._last[me][origin] = number
             case StateBegun():
-                application.renew()
+                self.state[me].clear()
             case StateChunk(payload):
-                application.state.update(filter(None, payload.split(b"\n")))
+                self.state[me].update(filter(None, payload.split(b"\n")))
             case Closed():
-                assert node.membership is not None
-                view = node.membership.change.view
-                self._left.append(node.me)
-                if node.me not in view:
-                    self._members[view.id] = view.members
-                    application.enter(view.id)
-
-    def look(self, node: Node, change: ViewChange) -> None:
-        """After an input. Messages whose last fragment has its seqno by now were sent in the view
-        that it is in."""
-        for proposal in (change.proposer.proposal, change.follower.proposal):
-            if proposal is not None:
-                self._asked[proposal.id] = proposal.members
-        for _, cut in change.follower._flushed:
-            for part in cut.parts:
-                self._along[part.view, cut.id] = part.members
-        backlog = self.applications[node.me].backlog
-        for stream, sending in node.multicast.senders.items() if node.view else ():
-            i = self._origins.index(Origin(node.me, stream))
-            count = self._wanted[i] - len(backlog[stream]) - bool(sending.fragments.rest)
-            assert node.view is not None
-            self._sent[i] += [node.view.id] * (count - len(self._sent[i]))
+                self._left.append(me)
 
     # What must hold
 
     def judge(self, living: Sequence[Member], premises: Counter[str], *, has_state: bool) -> None:
         """After a run, at whose end these are in the group. With a state theirs are the same, but
         for what the departed have sent and nobody retains."""
-        lived = {who: tuple(each.lived) for who, each in self.applications.items()}
-        kept, sent = self._kept, [tuple(tags) for tags in self._sent]
-        history = History(self._origins, kept, lived, sent, self._members, self._asked, self._along)
-        self.wrong += violations(history, premises)
-        self.wrong += self._left_out(living, premises)
-        self.wrong += self._left_behind(living, premises)
-        for member in living:
-            last = lived[member][-1]
-            if any(tags.count(last.view) > last.count(i) for i, tags in enumerate(sent)):
-                self.wrong.append("N-L1: not all that was sent in the last view was delivered")
+        facts = Facts(purge="acks_retained" if self._retains else "acks")
+        self.wrong += judge(self.rows, facts, premises)
+        history, keys = Run(self.rows, facts).history, [*map(member_key, living)]
+        self.wrong += self._left_out(history, keys, premises)
+        self.wrong += self._left_behind(history, keys, premises)
+        gots = [self._got[member, self._views[member]] for member in living]
+        ends = {origin: last for origin, last in self._wanted.items() if origin.sender in living}
+        if any(
+            got != gots[0] or ends.items() - self._last[who].items()
+            for who, got in zip(living, gots, strict=True)
+        ):
+            self.wrong.append("N-L1: not all that was sent in the last view was delivered")
         lost = {
             payload
-            for payload, (i, _) in self._numbers.items()
-            if not kept[i] and self._origins[i].sender not in living
+            for payload, (origin, _) in self._places.items()
+            if origin.sender not in living
+            and not (self._retains or origin.stream is Stream.UNIFORM)
         }
-        states = [self.applications[member].state - lost for member in living]
+        states = [self.state[member] - lost for member in living]
         if has_state:
             premises["T1"] += 1
             if any(state != states[0] for state in states):
                 self.wrong.append("T1: members have not the same state")
 
-    def _left_out(self, living: Sequence[Member], premises: Counter[str]) -> Iterator[str]:
-        for member in living:
-            views = [lived.view for lived in self.applications[member].lived]
-            for before, after in pairwise(views):
+    def _left_out(
+        self, history: History, living: Sequence[str], premises: Counter[str]
+    ) -> Iterator[str]:
+        for life in filter(None, map(history.life, living)):
+            for before, after in life.steps:
                 premises["VL"] += 1
-                together = set(living).intersection(self._members[before])
-                if not together.issubset(self._members[after]):
+                if not set(living).intersection(before.view.members) <= set(after.view.members):
                     yield "VL: a member goes on without another that lives and was with it"
 
-    def _left_behind(self, living: Sequence[Member], premises: Counter[str]) -> Iterator[str]:
-        for who in self._left:
-            for i, origin in enumerate(self._origins):
-                tags = self._sent[i] if origin.sender == who else []
-                for member in living if tags else ():
-                    for lived in self.applications[member].lived:
-                        premises["R8"] += lived.view == tags[-1]
-                        if lived.view == tags[-1] and tags.count(lived.view) > lived.count(i):
+    def _left_behind(
+        self, history: History, living: Sequence[str], premises: Counter[str]
+    ) -> Iterator[str]:
+        left = {member_key(member) for member in self._left}
+        lives = [*filter(None, map(history.life, living))]
+        for (name, inc), sender in history.lives.items():
+            for stay in sender.stays.values() if f"{name}#{inc}" in left else ():
+                for stream, sent in stay.sent.items():
+                    for there in (life.stays.get(stay.key) for life in lives):
+                        premises["R8"] += there is not None
+                        if there is not None and there.through((name, inc, stream)) < sent.last:
                             yield "R8: a member left, and not all that it sent was delivered"

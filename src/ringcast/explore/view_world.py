@@ -1,39 +1,71 @@
-"""The world in which view changes are explored: its members, what they hold, what was said."""
+"""The world in which view changes are explored: its members, what they hold, what was said; and
+what happened in it, as rows for the rules of views."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from ringcast.explore.automata import NAMES
-from ringcast.explore.system import replaced
 from ringcast.protocols.views.follower import Phase
+from ringcast.rules.table import verdicts
+from ringcast.rules.views import (
+    all_of_who_goes_along,
+    no_needless_loss,
+    prefix_of_the_view,
+    same_together,
+    sent_in_its_view,
+    uniform_in_all,
+    view_order,
+)
+from ringcast.trace.rows import DELIVER, FREEZE, SEND, SHOWN, STOP, VIEW, Row, member_key, naming
 
 if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable, Iterator
+
     from ringcast.core.view_change import Cut
-    from ringcast.explore.view_rules import Lived
-    from ringcast.model import Member, Stream, ViewId
+    from ringcast.model import Member, Origin, ViewId
     from ringcast.protocols.views.follower import Follower
     from ringcast.protocols.views.frames import ChangeFrame, Propose
     from ringcast.protocols.views.proposer import Proposer
+    from ringcast.trace.rows import Facts
 
 T = TypeVar("T")
 
 NOT_IN = -1
 """In place of a number: the sender is not in this member's view."""
 
+RULES = {
+    rule.id: rule
+    for rule in (
+        *(view_order, sent_in_its_view, prefix_of_the_view, all_of_who_goes_along, same_together),
+        *(uniform_in_all, no_needless_loss),
+    )
+}
+"""VS1 to VS7."""
 
-class Kind(NamedTuple):
-    """One stream of a scenario."""
 
-    sender: int
-    stream: Stream
-    messages: int = 1
-    is_retained: bool = True
+def judge(rows: Iterable[Row], facts: Facts, premises: Counter[str]) -> list[str]:
+    """Which rules of views this breaks; each counts how often its premise was true."""
+    found = verdicts(RULES.values(), rows, facts)
+    for verdict in found:
+        premises[verdict.id] += verdict.premises
+    return [f"{verdict.id}: {verdict.title}" for verdict in found if verdict.violations]
 
-    def __str__(self) -> str:
-        count = f"{self.messages} {self.stream.name.lower()}"
-        return f"{count}{' not retained' * (not self.is_retained)} by {NAMES[self.sender]}"
+
+@cache
+def _keys(members: tuple[Member, ...]) -> tuple[str, ...]:
+    return tuple(map(member_key, members))
+
+
+@cache
+def naming_in_order(id: ViewId) -> dict[str, Any]:
+    """The columns that name a view. Rules compare numbers, so that no two ids have the same one."""
+    return {
+        "view": id.counter * 1000 + id.creator.address.port,
+        "view_creator": member_key(id.creator),
+    }
 
 
 def fork(value: T) -> T:
@@ -43,13 +75,23 @@ def fork(value: T) -> T:
     return other
 
 
+class Lived(NamedTuple):
+    """One view at one member: the number of the last message before it, of the last that was
+    delivered in it, and of the last that was delivered by Commit."""
+
+    view: ViewId
+    start: int
+    delivered: int
+    committed: int
+
+
 @dataclass
 class Person:
-    """One member: its machines and its streams, by the number of the stream."""
+    """One member: its machines, and what it has of the stream."""
 
     follower: Follower
     proposer: Proposer
-    held: tuple[int, ...]
+    held: int
     lived: tuple[Lived, ...]
     is_up: bool = True
     flushing: Cut | None = None
@@ -74,11 +116,9 @@ class Person:
     def is_there(self) -> bool:
         return self.is_up and self.follower.phase is not Phase.OUT
 
-    def deliver(self, i: int, upto: int, *, by_commit: bool) -> None:
-        now = self.now
-        committed = replaced(now.committed, i, upto) if by_commit else now.committed
-        now = now._replace(delivered=replaced(now.delivered, i, upto), committed=committed)
-        self.lived = (*self.lived[:-1], now)
+    def deliver(self, upto: int, *, by_commit: bool) -> None:
+        now = self.now._replace(delivered=upto)
+        self.lived = (*self.lived[:-1], now._replace(committed=upto) if by_commit else now)
 
 
 Said: TypeAlias = "tuple[Member, Member, ChangeFrame]"
@@ -88,17 +128,19 @@ Said: TypeAlias = "tuple[Member, Member, ChangeFrame]"
 @dataclass
 class World:
     people: dict[Member, Person]
-    sent: tuple[tuple[ViewId, ...], ...]
-    """By stream: the view in which each message was sent."""
-    acks: tuple[tuple[frozenset[Member], ...], ...]
-    """By stream: who has acknowledged each message, where Commits depend on it."""
-    commits: tuple[int, ...]
+    sent: tuple[ViewId, ...] = ()
+    """The view in which each message was sent."""
+    acks: tuple[frozenset[Member], ...] = ()
+    """Who has acknowledged each message, where Commits depend on it."""
+    commits: int = 0
     frames: dict[str, Said] = field(default_factory=dict)
     """From proposers: what was ever sent."""
     proposals: tuple[Propose, ...] = ()
     cuts: dict[ViewId, Cut] = field(default_factory=dict)
-    marks: tuple[object, ...] = ()
-    """What is in the cuts."""
+    proposed: int = 0
+    """The same where the same was proposed, in the same order."""
+    marks: int = 0
+    """The same where the same is in the cuts."""
     crashes: int = 0
 
     def copy(self, member: Member, *, is_changing: bool = False) -> World:
@@ -108,3 +150,47 @@ class World:
         other.people[member] = person.copy() if is_changing else fork(person)
         other.people[member].key = 0
         return other
+
+    def rows(self, origin: Origin, members: dict[ViewId, tuple[Member, ...]]) -> Iterator[Row]:
+        """What everybody has done; `members`: of the views in which they began."""
+        asked = {each.id: each for each in self.proposals}
+        of_stream = naming(origin)
+        at = 0
+
+        def row(event: str, **columns: Any) -> Row:
+            nonlocal at
+            at += 1
+            return Row(event, str(me), me.incarnation, at, at, **columns)
+
+        def deliver(in_view: dict[str, Any], before: int, upto: int) -> Iterator[Row]:
+            if upto > before:
+                yield row(DELIVER, seqno=before + 1, seqno2=upto, **of_stream, **in_view)
+
+        for me, person in self.people.items():
+            left: Iterable[Row] = ()
+            for lived in person.lived:
+                view = lived.view
+                named = naming_in_order(view)
+                if view in asked and me in asked[view].leaving:
+                    yield row(STOP, detail="left")
+                    break
+                those = part = members.get(view, ())
+                if view in asked:
+                    those = asked[view].view.members
+                    part = next((p.members for p in self.cuts[view].parts if me in p.members), ())
+                yield row(VIEW, members=_keys(those), part=_keys(part), **named)
+                yield from left
+                yield row(SHOWN, **named)
+                sent = [n for n, tag in enumerate(self.sent, 1) if tag == view]
+                if sent and me == origin.sender:
+                    yield row(SEND, seqno=sent[0], seqno2=sent[-1], **of_stream, **named)
+                by_commit = max(lived.start, lived.committed)
+                yield from deliver(named, lived.start, by_commit)
+                left = deliver(named, by_commit, lived.delivered)
+            else:
+                yield from left
+            for proposal in self.proposals:
+                if proposal.id.creator == me:
+                    yield row(
+                        FREEZE, members=_keys(proposal.members), **naming_in_order(proposal.id)
+                    )

@@ -3,12 +3,12 @@
 Any live member may propose any set with itself in it at any time: false suspicion, several
 proposers, proposers that know too little. A frame that a proposer has sent may arrive at any later
 time, never, or again. An answer reaches the proposer at once: if it comes late or is lost, that is
-as if what it answers had come late. Members crash at any step. A stream is a log of the views in
-which its messages were sent; what somebody holds of it is a number. Getting what a flush lacks is
-one step, and needs a live member that has it.
+as if what it answers had come late. Members crash at any step. There is one stream: a log of the
+views in which its messages were sent; what somebody holds of it is a number. Getting what a flush
+lacks is one step, and needs a live member that has it.
 
 From every state the group must be able to go on: somebody is answered by all who live, and its
-proposal of all of them ends in one view. What else must hold: view_rules.py.
+proposal of all of them ends in one view. What else must hold: VS1 to VS7, of `ringcast.rules`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from typing import TYPE_CHECKING, Any
 from ringcast.core.view_change import OWN, Begin, Cut, Flush, Freeze, Snapshot, order
 from ringcast.explore.automata import NAMES
 from ringcast.explore.explorer import explore
-from ringcast.explore.system import replaced
-from ringcast.explore.view_rules import History, Lived, violations
-from ringcast.explore.view_world import NOT_IN, Person, World
+from ringcast.explore.view_world import NOT_IN, Lived, Person, World, judge
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views.election import may_answer
 from ringcast.protocols.views.follower import Follower, Phase
 from ringcast.protocols.views.frames import Propose, Wishes, receive
 from ringcast.protocols.views.proposer import Proposer, Step
+from ringcast.trace.rows import Facts
 from ringcast.wire.changes import Finish, Install
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ringcast.explore.explorer import Report
-    from ringcast.explore.view_world import Kind, Said
+    from ringcast.explore.view_world import Said
     from ringcast.protocols.views.frames import ChangeFrame
 
 STUCK = "stuck: a proposal of all who live does not end in one view"
@@ -50,7 +49,11 @@ class Proposals:
     name: str
     views: tuple[str, ...]
     """Members by name, in the views in which they begin."""
-    streams: tuple[Kind, ...]
+    sender: str = "A"
+    stream: Stream = Stream.FIFO
+    messages: int = 1
+    is_retained: bool = True
+    """Receivers keep what they have delivered of a sender that departs."""
     proposals: int = 2
     crashes: int = 1
     targets: tuple[str, ...] = ()
@@ -62,11 +65,12 @@ class Proposals:
     def description(self) -> str:
         leaver = f"; {self.leaver} leaves" * bool(self.leaver)
         sets = " or ".join(f"{names} by {names[0]}" for names in self.targets)
+        kind = f"{self.stream.name.lower()}{' not retained' * (not self.is_retained)}"
+        sent = f"{self.messages} {kind} by {self.sender}" if self.messages else "none"
         return (
             f"{' | '.join(self.views)}{leaver}; proposals: {self.proposals}, "
-            f"{sets or 'any set by anybody'}; crashes: {self.crashes}; messages: "
-            f"{', '.join(map(str, self.streams)) or 'none'}; every order, any frame lost, late or "
-            f"again"
+            f"{sets or 'any set by anybody'}; crashes: {self.crashes}; messages: {sent}; every "
+            f"order, any frame lost, late or again"
         )
 
     def explore(self, system: type[Views] | None = None, **limits: Any) -> Report:
@@ -85,7 +89,10 @@ class Views:
         self.premises: Counter[str] = Counter()
         names = sorted("".join(scenario.views))
         self.members = [Member(Address("h", NAMES.index(name)), 1, name) for name in names]
-        self.origins = [Origin(self.members[k.sender], k.stream) for k in scenario.streams]
+        sender = next(member for member in self.members if member.name == scenario.sender)
+        self.origin = Origin(sender, scenario.stream)
+        self._is_uniform = scenario.stream is Stream.UNIFORM
+        self._facts = Facts(purge="acks_retained" if scenario.is_retained else "acks")
         self._numbers: dict[object, int] = {}
         self._judged: dict[object, tuple[str, ...]] = {}
         self._healed: set[object] = set()
@@ -93,13 +100,11 @@ class Views:
     def initial(self) -> World:
         people: dict[Member, Person] = {}
         for view in self._views():
-            held = tuple(0 if o.sender in view else NOT_IN for o in self.origins)
-            lived = (Lived(view.id, *(held,) * 3),)
+            held = 0 if self.origin.sender in view else NOT_IN
             for member in view:
                 machines = self.follower(member, view), self.proposer(self._is_kept)
-                people[member] = Person(*machines, held, lived)
-        nothing, none = ((),) * len(self.origins), (0,) * len(self.origins)
-        return World(dict(sorted(people.items())), nothing, nothing, none)
+                people[member] = Person(*machines, held, (Lived(view.id, *(held,) * 3),))
+        return World(dict(sorted(people.items())))
 
     def _views(self) -> Iterator[View]:
         """In which members begin."""
@@ -108,14 +113,14 @@ class Views:
             yield View(ViewId(members[0], 1), members)
 
     def _is_kept(self, stream: Stream) -> bool:
-        return all(k.is_retained for k in self.scenario.streams if k.stream is stream)
+        return self.scenario.is_retained
 
     # What tells states apart
 
     def key(self, world: World) -> object:
         people = [person.key or self._key_of(person) for person in world.people.values()]
         frames = sorted(t for t, said in world.frames.items() if self._may_matter(world, said))
-        rest = world.sent, world.acks, world.commits, world.proposals, world.marks
+        rest = world.sent, world.acks, world.commits, world.proposed, world.marks
         return people, self._number(rest), frames
 
     def _number(self, what: object) -> int:
@@ -141,8 +146,7 @@ class Views:
     # What can happen
 
     def actions(self, world: World) -> Iterator[tuple[str, World]]:
-        for i in range(len(self.origins)):
-            yield from self._stream(world, i)
+        yield from self._stream(world)
         for said in world.frames.values():
             _, dest, frame = said
             if self._matters(world.people[dest], frame):
@@ -172,93 +176,84 @@ class Views:
             if member in chosen:
                 yield chosen
 
-    def _stream(self, world: World, i: int) -> Iterator[tuple[str, World]]:
-        origin, kind, sent = self.origins[i], self.scenario.streams[i], world.sent[i]
-        is_uniform = kind.stream is Stream.UNIFORM
-        sender, done = world.people[origin.sender], world.commits[i]
-        if sender.is_up and self._may_send(sender) and len(sent) < kind.messages:
-            after = self._hold(world, origin.sender, i, len(sent) + 1)
-            after.sent = replaced(world.sent, i, (*sent, sender.follower.view.id))
+    def _stream(self, world: World) -> Iterator[tuple[str, World]]:
+        origin, sent, done = self.origin, world.sent, world.commits
+        sender = world.people[origin.sender]
+        if sender.is_up and self._may_send(sender) and len(sent) < self.scenario.messages:
+            after = self._hold(world, origin.sender, len(sent) + 1)
+            after.sent = (*sent, sender.follower.view.id)
             yield f"{origin} sends {len(sent) + 1}", after
         for member, person in world.people.items():
-            held, delivered = person.held[i], person.now.delivered[i]
+            held, delivered = person.held, person.now.delivered
             if not person.is_there or held == NOT_IN:
                 continue
             is_next = member != origin.sender and held < len(sent)
-            if is_next and self._is_of(sent[held], person) and self._hears(person, origin):
-                after = self._hold(world, member, i, held + 1)
-                yield f"{member} gets {origin} {held + 1}", after
-            if is_uniform and delivered < min(held, done) and sent[delivered] == person.now.view:
+            if is_next and self._is_of(sent[held], person) and self._hears(person):
+                yield f"{member} gets {origin} {held + 1}", self._hold(world, member, held + 1)
+            is_done = self._is_uniform and delivered < min(held, done)
+            if is_done and sent[delivered] == person.now.view:
                 after = world.copy(member)
-                after.people[member].deliver(i, delivered + 1, by_commit=True)
+                after.people[member].deliver(delivered + 1, by_commit=True)
                 yield f"{member} gets Commit of {origin} {delivered + 1}", after
         view = sender.follower.view
-        is_waiting = is_uniform and done < len(sent) and sent[done] == view.id
-        if is_waiting and sender.is_up and world.acks[i][done].issuperset(view):
+        is_waiting = self._is_uniform and done < len(sent) and sent[done] == view.id
+        if is_waiting and sender.is_up and world.acks[done].issuperset(view):
             after = world.copy(origin.sender)
-            after.commits = replaced(world.commits, i, done + 1)
-            after.people[origin.sender].deliver(i, done + 1, by_commit=True)
+            after.commits = done + 1
+            after.people[origin.sender].deliver(done + 1, by_commit=True)
             yield f"{origin} commits {done + 1}", after
 
     def _may_send(self, person: Person) -> bool:
         return person.follower.phase is Phase.OPEN
 
-    def _hears(self, person: Person, origin: Origin) -> bool:
+    def _hears(self, person: Person) -> bool:
         """Whether what comes of its view counts."""
         return person.follower.phase is Phase.OPEN
 
     def _is_of(self, tag: ViewId, person: Person) -> bool:
         return tag == person.follower.view.id
 
-    def _waits(self, i: int) -> bool:
+    def _waits(self) -> bool:
         """Whether what is held is delivered by Commit or by a cut alone."""
-        return self.scenario.streams[i].stream is Stream.UNIFORM
+        return self._is_uniform
 
-    # Streams
+    # The stream
 
-    def _hold(self, world: World, member: Member, i: int, upto: int) -> World:
+    def _hold(self, world: World, member: Member, upto: int) -> World:
         after = world.copy(member)
         person = after.people[member]
-        person.held = replaced(person.held, i, upto)
-        if self.scenario.streams[i].stream is Stream.UNIFORM:
-            by = (*world.acks[i], frozenset[Member]())
-            after.acks = replaced(
-                world.acks, i, (*by[: upto - 1], by[upto - 1] | {member}, *by[upto:-1])
-            )
-        if not self._waits(i):
-            person.deliver(i, upto, by_commit=True)
+        person.held = upto
+        if self._is_uniform:
+            by = (*world.acks, frozenset[Member]())
+            after.acks = (*by[: upto - 1], by[upto - 1] | {member}, *by[upto:-1])
+        if not self._waits():
+            person.deliver(upto, by_commit=True)
         return after
 
     def _can_get(self, world: World, member: Member) -> bool:
         person = world.people[member]
         assert person.flushing is not None
         part = person.flushing.part_of(member)
-        return all(
-            cut <= person.held[i]
-            or any(
-                self._has(world, other, i, person.held[i] + 1, cut)
-                for other in part.members
-                if other != member and world.people[other].is_there
-            )
-            for i, origin in enumerate(self.origins)
-            for cut in (part.cuts.get(origin, OWN),)
+        cut = part.cuts.get(self.origin, OWN)
+        return cut <= person.held or any(
+            self._has(world, other, person.held + 1, cut)
+            for other in part.members
+            if other != member and world.people[other].is_there
         )
 
-    def _has(self, world: World, member: Member, i: int, first: int, last: int) -> bool:
-        if member == self.origins[i].sender:
-            return last <= len(world.sent[i])
+    def _has(self, world: World, member: Member, first: int, last: int) -> bool:
+        if member == self.origin.sender:
+            return last <= len(world.sent)
         person = world.people[member]
-        if person.held[i] < last:
+        if person.held < last:
             return False
-        return not self._waits(i) or person.now.delivered[i] < first
+        return not self._waits() or person.now.delivered < first
 
     def _flush(self, world: World, member: Member) -> World:
         after = world.copy(member, is_changing=True)
         person = after.people[member]
         assert person.flushing is not None
-        for i, origin in enumerate(self.origins):
-            cut = person.flushing.part_of(member).cuts.get(origin, OWN)
-            person.held = replaced(person.held, i, max(person.held[i], cut))
+        person.held = max(person.held, person.flushing.part_of(member).cuts.get(self.origin, OWN))
         person.flushing = None
         wishes = Wishes()
         person.follower.on_flushed(person.follower.promised, wishes)
@@ -266,20 +261,15 @@ class Views:
         return after
 
     def _begin(self, person: Person, member: Member, begin: Begin) -> None:
-        part = begin.cut.part_of(member)
-        for i, origin in enumerate(self.origins):
-            cut = part.cuts.get(origin, OWN)
-            if person.now.delivered[i] != NOT_IN and cut > person.now.delivered[i]:
-                person.deliver(i, cut, by_commit=False)
-        is_in = member in begin.view
-        person.held = tuple(
-            self._start(person, begin, i) if is_in and origin.sender in begin.view else NOT_IN
-            for i, origin in enumerate(self.origins)
-        )
+        cut = begin.cut.part_of(member).cuts.get(self.origin, OWN)
+        if person.now.delivered != NOT_IN and cut > person.now.delivered:
+            person.deliver(cut, by_commit=False)
+        is_heard = member in begin.view and self.origin.sender in begin.view
+        person.held = self._start(person, begin) if is_heard else NOT_IN
         person.lived += (Lived(begin.view.id, *(person.held,) * 3),)
 
-    def _start(self, person: Person, begin: Begin, i: int) -> int:
-        return begin.cut.starts[self.origins[i]]
+    def _start(self, person: Person, begin: Begin) -> int:
+        return begin.cut.starts[self.origin]
 
     # Machines
 
@@ -310,6 +300,7 @@ class Views:
         leavers = [m for m in members if m.name == self.scenario.leaver and len(members) > 1]
         proposal = Propose(ViewId(member, counter), members, frozenset(leavers))
         after.proposals += (proposal,)
+        after.proposed = self._number((world.proposed, proposal))
         wishes = Wishes()
         after.people[member].proposer.propose(proposal, wishes)
         self._do(after, member, wishes)
@@ -347,7 +338,7 @@ class Views:
             if isinstance(frame, Cut) and frame.id not in world.cuts:
                 world.cuts = {**world.cuts, frame.id: frame}
                 parts = tuple((p.view, p.members, *p.cuts.items()) for p in frame.parts)
-                world.marks += ((frame.id, *frame.starts.items(), *parts),)
+                world.marks = self._number((world.marks, *frame.starts.items(), *parts, frame.id))
             if dest == member:
                 self._receive(world, member, member, frame)
             elif isinstance(frame, Propose | Finish | Cut | Install):
@@ -359,34 +350,23 @@ class Views:
                 self._receive(world, member, dest, frame)
 
     def _snapshot(self, world: World, member: Member) -> Snapshot:
-        own = {kind.stream: 0 for kind in self.scenario.streams}
-        for i, origin in enumerate(self.origins):
-            if origin.sender == member:
-                own[origin.stream] = len(world.sent[i])
+        own = len(world.sent) if member == self.origin.sender else 0
         held = world.people[member].held
-        return Snapshot(own, {o: held[i] for i, o in enumerate(self.origins) if held[i] != NOT_IN})
+        return Snapshot({self.origin.stream: own}, {} if held == NOT_IN else {self.origin: held})
 
     # What must hold
 
     def violations(self, world: World) -> Iterable[str]:
-        lived = tuple(person.lived for person in world.people.values())
-        key = self._number((lived, world.sent, world.proposals, world.marks))
-        found = self._judged.get(key)
-        if found is None:
-            found = self._judged[key] = tuple(violations(self._history(world), self.premises))
-        return found or self._stuck(world)
+        return self._judge(world) or self._stuck(world)
 
-    def _history(self, world: World) -> History:
-        views = *self._views(), *(each.view for each in world.proposals)
-        return History(
-            self.origins,
-            [self._is_kept(kind.stream) for kind in self.scenario.streams],
-            {member: person.lived for member, person in world.people.items()},
-            world.sent,
-            {view.id: view.members for view in views},
-            {proposal.id: proposal.members for proposal in world.proposals},
-            {(part.view, c.id): part.members for c in world.cuts.values() for part in c.parts},
-        )
+    def _judge(self, world: World) -> tuple[str, ...]:
+        lived = tuple(person.lived for person in world.people.values())
+        key = lived, world.sent, world.proposed, world.marks
+        if key not in self._judged:
+            first = {view.id: view.members for view in self._views()}
+            rows = world.rows(self.origin, first)
+            self._judged[key] = tuple(judge(rows, self._facts, self.premises))
+        return self._judged[key]
 
     def _stuck(self, world: World) -> tuple[str, ...]:
         """Let all who live come together, without faults; from states that differ only in what
@@ -396,7 +376,7 @@ class Views:
             for person in world.people.values()
             if person.is_there
         ]
-        key = self._number((tuple(people), world.sent, world.commits, world.marks))
+        key = tuple(people), world.sent, world.commits, world.marks
         if key in self._healed or not people:
             return ()
         self._healed.add(key)
@@ -409,20 +389,21 @@ class Views:
         if leader is None:
             return (f"{STUCK}: nobody is answered by all",)
         world = self._propose(world, leader, counter, living)
+        last = world.proposals[-1].id
         for _ in range(ROUNDS):
+            if all(world.people[member].now.view == last for member in living):
+                break
             for said in world.frames.values():
                 _, dest, frame = said
-                is_new = frame.id == ViewId(leader, counter)
-                if is_new and self._matters(world.people[dest], frame):
+                if frame.id == last and self._matters(world.people[dest], frame):
                     world = self._arrive(world, said)
             for member in living:
                 if world.people[member].flushing is not None and self._can_get(world, member):
                     world = self._flush(world, member)
         self.premises["healed"] += 1
-        ends = {world.people[member].now.view for member in living}
-        if ends != {world.proposals[-1].id}:
+        if any(world.people[member].now.view != last for member in living):
             return (STUCK,)
-        found = violations(self._history(world), self.premises)
+        found = self._judge(world)
         return tuple(f"{kind}; seen once {leader} proposes all who live" for kind in found)
 
     def _is_answered(self, world: World, leader: Member, living: tuple[Member, ...]) -> bool:

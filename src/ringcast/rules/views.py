@@ -226,7 +226,7 @@ def no_needless_loss(run: Run, found: Findings) -> None:
                     if not pair <= set(missed.view.members):
                         continue
                     found.premises += 1
-                    if _are_parted(pair, stay.key, proposals):
+                    if _are_parted(pair, stay.key, after.key, proposals):
                         continue
                     if is_known:
                         _report_missed(stay, missed, after, found)
@@ -234,12 +234,14 @@ def no_needless_loss(run: Run, found: Findings) -> None:
                         found.unknown.add("who was proposed a view: the tails of some are lost")
 
 
-def _are_parted(pair: set[str], since: ViewKey, proposals: dict[ViewKey, frozenset[str]]) -> bool:
-    """Whether a proposal since this view had one of the two and not the other."""
+def _are_parted(
+    pair: set[str], since: ViewKey, until: ViewKey, proposals: dict[ViewKey, frozenset[str]]
+) -> bool:
+    """Whether a proposal between these views had one of the two and not the other."""
     return any(
         len(pair & members) == 1
         for id, members in proposals.items()
-        if id[0] >= since[0] and id != since
+        if since[0] <= id[0] <= until[0] and id != since
     )
 
 

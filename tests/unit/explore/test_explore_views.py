@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from ringcast.cli import main
 from ringcast.explore.ablations import ABLATIONS as ALL_ABLATIONS
 from ringcast.explore.scenarios import VIEWS as SCENARIOS
-from ringcast.explore.view_rules import RULES
 from ringcast.explore.view_steps import Fault, Script
+from ringcast.explore.view_world import RULES
 from ringcast.explore.views import STUCK, Proposals, Views
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.layer import GroupViews
@@ -144,7 +144,7 @@ class NeverTells(Proposer):
 
 @pytest.mark.parametrize("parts", [{"follower": NeverInstalls}, {"proposer": NeverTells}])
 def test_a_change_that_does_not_end_is_found(parts: dict[str, type]) -> None:
-    scenario = Proposals("", ("AB",), (), proposals=1, crashes=0)
+    scenario = Proposals("", ("AB",), messages=0, proposals=1, crashes=0)
     report = scenario.explore(type("Broken", (Views,), parts), stop_at_violation=True)
     assert [found.kind for found in report.violations] == [STUCK]
 
@@ -195,7 +195,7 @@ def test_the_command_says_what_was_explored() -> None:
 def test_the_command_shows_what_a_missing_rule_leads_to() -> None:
     status, output = run("--without", "finish")
     assert status == 1
-    assert "VIOLATION VS7: two were never parted, and one lost a view of both" in output
+    assert "VIOLATION VS7: nobody misses a view of members that it was never parted from" in output
     assert "      1  A proposes 2@A of AB" in output
 
 
