@@ -275,7 +275,7 @@ class Node:
 
     def drop_from(self, peer: Member, now: int) -> None:
         """Forget the window for what this peer sends to us alone."""
-        self.unicast.drop_from(peer, now)
+        self.unicast.drop_from(peer)
         self._run_to_completion(now)
 
     def transport_hint(self, address: Address, now: int, *, is_local: bool = True) -> None:

@@ -143,7 +143,7 @@ def test_the_systems_own_messages_follow(is_open: bool) -> None:
     channel.group.change(View(ViewId(ME, 1), (ME, PEER)), [channel], 0, out)
     if is_open:
         channel.send(b"first", PEER, 0, out)
-    channel.resize(500, NARROW)
+    channel.unicast.resize(500, NARROW)
     channel.send(bytes(5000), PEER, 0, out)
     runs = [frame for _, frame in out.frames if isinstance(frame, UnicastData)]
     assert max(len(payload) for run in runs for payload in run.payloads) == 500

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, get_args
 
 from ringcast.core.effects import Flushed, Layer
 from ringcast.core.shared import Deadlines, GroupState, Named
@@ -56,7 +56,16 @@ from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, UnicastSender
 from ringcast.window.fragmenter import check_payloads
 from ringcast.window.send import SendWindow
-from ringcast.wire.frames import Close, Sync, SyncAck, SyncOk, UnicastAck, UnicastData, UnicastNack
+from ringcast.wire.frames import (
+    Close,
+    Sync,
+    SyncAck,
+    SyncOk,
+    UnicastAck,
+    UnicastData,
+    UnicastFrame,
+    UnicastNack,
+)
 from ringcast.wire.members import is_no_longer
 
 if TYPE_CHECKING:
@@ -112,15 +121,7 @@ class SyncRequest:
 class ReliableUnicast(Layer):
     """The state machine of one member: both directions, all peers."""
 
-    frames: ClassVar[tuple[type[Frame], ...]] = (
-        UnicastData,
-        UnicastAck,
-        UnicastNack,
-        Close,
-        Sync,
-        SyncOk,
-        SyncAck,
-    )
+    frames: ClassVar[tuple[type[Frame], ...]] = get_args(UnicastFrame)
     sender: ClassVar[type[UnicastSender]] = UnicastSender
     receiver: ClassVar[type[UnicastReceiver]] = UnicastReceiver
 
@@ -310,9 +311,8 @@ class ReliableUnicast(Layer):
 
     def close_to(self, peer: Member, now: int) -> None:
         """Begin to close what goes to this peer; a send takes it up again."""
-        entry = self.senders.get(peer)
-        if entry is not None:
-            entry.end(now)
+        if peer in self.senders:
+            self.senders[peer].end(now)
 
     def drop_to(self, peer: Member) -> None:
         """Forget what goes to this peer, without a word; a send begins anew."""
@@ -320,7 +320,7 @@ class ReliableUnicast(Layer):
         if entry is not None:
             entry.remove()
 
-    def drop_from(self, peer: Member, now: int) -> None:
+    def drop_from(self, peer: Member) -> None:
         """Forget the window for what comes from this peer, at once; a sync makes a new one."""
         self.early.forget(peer)
         if peer in self.receivers:
@@ -528,7 +528,7 @@ class ReliableUnicast(Layer):
     def _on_data(self, source: Member, data: UnicastData, now: int, out: Effects) -> None:
         entry = self.receivers.get(source)
         if entry is not None and data.conn == entry.conn:
-            entry.on_data(data, now, out, self._datagram)
+            entry.on_data(data, now, self._datagram)
             self._note_ready(entry)
             return
         known = self._known(source)
@@ -544,9 +544,9 @@ class ReliableUnicast(Layer):
             elif self._has_room(self.receivers, WINDOWS_MAX, source):
                 overtakers = self.early.take(source, data.conn)
                 entry = self._open(source, data.conn, 0, (), now)
-                entry.on_data(data, now, out, self._datagram)
+                entry.on_data(data, now, self._datagram)
                 for run in overtakers:
-                    entry.on_data(run, now, out)
+                    entry.on_data(run, now)
                 self._note_ready(entry)
             else:
                 self.refused += 1

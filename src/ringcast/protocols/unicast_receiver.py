@@ -110,9 +110,7 @@ class UnicastReceiver:
 
     # Inputs
 
-    def on_data(
-        self, data: UnicastData, now: int, out: Effects, datagram: int | None = None
-    ) -> None:
+    def on_data(self, data: UnicastData, now: int, datagram: int | None = None) -> None:
         """A run of this datagram; without a number, it is one of its own."""
         self.last_data = now
         self._datagrams += 1

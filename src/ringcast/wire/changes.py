@@ -354,8 +354,10 @@ class InView:
 
 _Meeting: TypeAlias = Hello | Cookie | Complain
 _Proposing: TypeAlias = Propose | State | Refuse | Finish
-_Flushing: TypeAlias = Cut | Want | Forwarded | Flushed | Install | Installed
-ChangeFrame: TypeAlias = _Meeting | _Proposing | _Flushing | Piece | InView
+_Flushing: TypeAlias = Cut | Flushed | Install | Installed
+ViewFrame: TypeAlias = _Meeting | _Proposing | _Flushing | Piece
+FlushFrame: TypeAlias = Want | Forwarded | InView
+ChangeFrame: TypeAlias = ViewFrame | FlushFrame
 
 
 @lru_cache(_TAGS_MAX)

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 from ringcast.errors import Reject
 from ringcast.model import Stream
-from ringcast.wire.changes import ChangeFrame
+from ringcast.wire.changes import FlushFrame, ViewFrame
 from ringcast.wire.fields import (
     SEQNO,
     U16,
@@ -224,10 +224,11 @@ class Pong:
 
 
 _Multicast: TypeAlias = Data | Ack | Nack | Watermark | Commit
-_Unicast: TypeAlias = UnicastData | UnicastAck | UnicastNack | Close | Sync | SyncOk | SyncAck
 _Stability: TypeAlias = StabilityReport | StabilityQuery | Stable | PeerRepairRequest | PeerRepair
 _Life: TypeAlias = Leave | Heartbeat | Ping | Pong
-Frame: TypeAlias = _Multicast | _Unicast | _Stability | _Life | ChangeFrame
+StreamFrame: TypeAlias = _Multicast | _Stability | FlushFrame
+UnicastFrame: TypeAlias = UnicastData | UnicastAck | UnicastNack | Close | Sync | SyncOk | SyncAck
+Frame: TypeAlias = StreamFrame | UnicastFrame | _Life | ViewFrame
 
 
 # The system's own messages

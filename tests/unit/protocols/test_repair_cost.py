@@ -61,7 +61,7 @@ class Unicast:
         self.now = 0
 
     def data(self, seqno: int) -> None:
-        self.entry.on_data(UnicastData(self.entry.conn, seqno, [b"x"]), self.now, self.out)
+        self.entry.on_data(UnicastData(self.entry.conn, seqno, [b"x"]), self.now)
 
     def turn(self) -> None:
         self.entry.handle_timeout(self.now, 0, self.out)

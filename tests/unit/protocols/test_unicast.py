@@ -83,7 +83,7 @@ class Machine:
         assert before is not None
         self.layer.group.view = View(before.id, (*before.members, who))
         self.receive(who, UnicastData(Conn(1, 1), 1, [b"x"]))
-        self.layer.drop_from(who, self.now)
+        self.layer.drop_from(who)
         self.layer.group.view = before
 
     def send(self, to: Member, *payloads: bytes) -> int:
@@ -392,7 +392,7 @@ def asking(**config: Any) -> Machine:
     m = Machine(B, **config)
     m.receive(B, data(1, b"1", b"2", b"3"))
     m.take()
-    m.layer.drop_from(B, m.now)
+    m.layer.drop_from(B)
     m.receive(B, data(4, b"4"))
     m.at(TAU)
     assert m.frames() == [(B, Sync(Conn(2, 1), 1))]
@@ -563,7 +563,7 @@ def test_what_is_kept_of_a_member_goes_when_another_incarnation_takes_its_place(
 
 def test_what_is_kept_goes_when_the_window_is_dropped() -> None:
     m = overtaken(2, 3)
-    m.layer.drop_from(B, 0)
+    m.layer.drop_from(B)
     assert m.layer.early.runs == 0
 
 
@@ -633,7 +633,7 @@ def test_what_was_taken_of_a_large_message_outlives_its_window() -> None:
     m = Machine(B)
     m.receive(B, data(1, b"be", more=True))
     m.take()
-    m.layer.drop_from(B, 0)
+    m.layer.drop_from(B)
     m.receive(B, data(2, b"gin"))
     m.at(TAU)
     m.receive(B, SyncOk(Conn(2, 2), 1, 0, 2, is_middle=False))
@@ -668,7 +668,7 @@ def test_tombstones_are_bounded() -> None:
     for n in range(TOMBSTONES_MAX + 5):
         m.acquaint(stranger(n))
         m.receive(stranger(n), data(1, b"1"))
-        m.layer.drop_from(stranger(n), 0)
+        m.layer.drop_from(stranger(n))
     assert len(m.layer.tombstones) == TOMBSTONES_MAX
     assert stranger(4) not in m.layer.tombstones
     assert stranger(5) in m.layer.tombstones
@@ -678,10 +678,10 @@ def test_tombstones_do_not_expire() -> None:
     """The clock may leap while the sender still remembers; their number is bounded."""
     m = Machine(B, C)
     m.receive(B, data(1, b"1"))
-    m.layer.drop_from(B, 0)
+    m.layer.drop_from(B)
     m.now = 10_000 * S
     m.receive(C, data(1, b"1"))
-    m.layer.drop_from(C, m.now)
+    m.layer.drop_from(C)
     assert [*m.layer.tombstones] == [B, C]
 
 
@@ -691,14 +691,14 @@ def test_halves_of_messages_in_tombstones_are_bounded() -> None:
     for peer in (B, C):
         m.receive(peer, data(1, bytes(60), more=True))
         m.take()
-        m.layer.drop_from(peer, 0)
+        m.layer.drop_from(peer)
     assert m.layer.tombstones[B].parts is None
     assert m.layer.tombstones[C].parts == (bytes(60),)
 
 
 def test_nothing_to_drop() -> None:
     m = Machine(B)
-    m.layer.drop_from(B, 0)
+    m.layer.drop_from(B)
     assert m.layer.tombstones == {}
 
 
@@ -717,7 +717,7 @@ def test_an_operators_sync_without_a_window() -> None:
     m = Machine(B)
     m.receive(B, data(1, b"1"))
     m.take()
-    m.layer.drop_from(B, 0)
+    m.layer.drop_from(B)
     m.layer.sync(B, 0)
     assert m.layer.sync_requests[B].conn == Conn(2, 1)
 

@@ -44,7 +44,7 @@ def acquaint(layer: ReliableUnicast, who: Member) -> None:
     assert before is not None
     layer.group.view = View(before.id, (*before.members, who))
     layer.receive(who, [UnicastData(Conn(1, 1), 1, [b"x"])], 0, Effects())
-    layer.drop_from(who, 0)
+    layer.drop_from(who)
     layer.group.view = before
 
 
@@ -90,7 +90,7 @@ def test_the_answer_to_a_question_opens_no_window_beyond_the_bound() -> None:
     layer.receive(late, [SyncOk(TWO, 1, 0, 2, False)], TAU, Effects())
     assert late not in layer.receivers
     assert layer.refused == 1
-    layer.drop_from(stranger(0), TAU)
+    layer.drop_from(stranger(0))
     layer.receive(late, [SyncOk(TWO, 1, 0, 2, False)], TAU, Effects())
     assert layer.receivers[late].conn == TWO
 

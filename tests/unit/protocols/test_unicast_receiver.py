@@ -36,7 +36,7 @@ class Entry:
 
     def data(self, *seqnos: int, now: int = 0, more: bool = False) -> None:
         payloads = [b"%d" % seqno for seqno in seqnos]
-        self.entry.on_data(UnicastData(ONE, seqnos[0], payloads, more=more), now, self.out)
+        self.entry.on_data(UnicastData(ONE, seqnos[0], payloads, more=more), now)
 
     def take(self, limit: int = 100, now: int = 0) -> list[bytes]:
         return self.entry.take_ready(limit, now)
@@ -357,7 +357,7 @@ def test_a_quarter_of_the_window_is_acknowledged_at_once(
     e = Entry(capacity=capacity, window_bytes=4 << 20)
     seqno = 1
     while not e.entry.is_ack_due and seqno + per_run <= capacity:
-        e.entry.on_data(UnicastData(ONE, seqno, [bytes(size)] * per_run), 0, e.out)
+        e.entry.on_data(UnicastData(ONE, seqno, [bytes(size)] * per_run), 0)
         assert len(e.take(per_run)) == per_run
         seqno += per_run
     assert e.entry.is_ack_due == (due is not None)
@@ -376,10 +376,10 @@ def test_where_little_is_allowed_less_is_much() -> None:
     e.take()
     e.entry.flush_ack(400_000, e.out)
     e.taken()
-    e.entry.on_data(UnicastData(ONE, 2, [bytes(9_000)] * 11), 0, e.out)
+    e.entry.on_data(UnicastData(ONE, 2, [bytes(9_000)] * 11), 0)
     e.take()
     assert not e.entry.is_ack_due
-    e.entry.on_data(UnicastData(ONE, 13, [bytes(9_000)]), 0, e.out)
+    e.entry.on_data(UnicastData(ONE, 13, [bytes(9_000)]), 0)
     assert not e.entry.is_ack_due  # it was not taken
     e.take()
     assert e.entry.is_ack_due

@@ -272,7 +272,7 @@ def test_who_misses_install_goes_on_with_the_others_by_the_next_word(word: type[
     assert is_flushed(group, "C")
     if word is wire.Hello:
         to = group.node("C").me
-        hello = group.layer("B").hello(to.address, group.world.clock.now)
+        hello = group.layer("B").greetings.hello(to.address, group.world.clock.now)
         group.node("B").effects.datagram(to, hello)
         group.signal("B")
     assert group.run_until(lambda: not group.layer("C").change.is_frozen, 300)
@@ -453,7 +453,7 @@ def test_a_member_with_other_streams_takes_nobody_down() -> None:
     group.start("C")
     group.run(10_000)
     assert [group.view(name) for name in "ABC"] == ["AB", "AB", ""]
-    assert str(group.layer("C").refusal).endswith(
+    assert str(group.layer("C").agreement.refusal).endswith(
         "has the streams fifo and uniform, and this member fifo: give all members the same streams"
     )
     assert group.run_until(lambda: len(group.send("A", 1, Stream.UNIFORM)) == 1, 1000)

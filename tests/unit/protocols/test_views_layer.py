@@ -50,7 +50,7 @@ def test_two_coordinators_do_not_greet_each_other_for_ever_while_one_leaves() ->
     sides[A].join(ViewId(B, 2), A, B)
     sides[C].join(ViewId(D, 2), C, D)
     sides[C].layer.leave(sides[C].now, Effects())
-    sides[C].hear(A, sides[A].layer.hello(C.address, sides[A].now, is_asking=True))
+    sides[C].hear(A, sides[A].layer.greetings.hello(C.address, sides[A].now, is_asking=True))
     for _ in range(5):
         for who, side in sides.items():
             other = C if who == A else A
@@ -286,7 +286,7 @@ def test_who_is_not_in_the_view_and_thinks_so_is_told() -> None:
     side.signal(NonMember(D))  # it was never with this one: nothing is said to it
     assert side.said(wire.Hello) == []
     side.signal(NonMember(C))
-    assert side.said(wire.Hello) == [(C, side.layer.hello(C.address, side.now))]
+    assert side.said(wire.Hello) == [(C, side.layer.greetings.hello(C.address, side.now))]
 
 
 # Leaving

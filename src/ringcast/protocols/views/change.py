@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.core.effects import VerifyWanted
 from ringcast.core.view_change import Begin, Freeze, order
+from ringcast.protocols.stream import seconds
 from ringcast.protocols.views import frames as machine
 from ringcast.protocols.views.cookies import permit
 from ringcast.protocols.views.election import coordinator, may_answer, rank, verified
@@ -102,6 +103,30 @@ class ViewChange:
         size, given = len(self.view) * self.is_shown, bool(self._agreement.settings.given)
         has_state = self.follower.has_state
         return rank(self.coordinator, size, has_state=has_state, is_given=given)
+
+    def explain(self, unheard: Mapping[Member, int], now: int) -> list[str]:
+        """One sentence for each member that is missed, and for the step that is under way.
+        `unheard`: since when this member does not hear each."""
+        first = self.coordinator
+        reasons = [
+            f"{member} is suspected: {reason}; {first} is to see to it"
+            for member, reason in self.suspects.items()
+        ]
+        reasons += [
+            f"nothing comes from {member} to this member for {seconds(now - since)}; if others "
+            f"hear it, {first} leaves out one of the two"
+            for member, since in unheard.items()
+            if member in self.view and member not in self.suspects
+        ]
+        proposal, promised = self.proposer.proposal, self.follower.promised
+        if proposal is not None:
+            names = ", ".join(sorted(map(str, self.proposer.awaited)))
+            reasons.append(f"view {proposal.id} ({self.proposer.step.value}) waits for {names}")
+        elif self.is_frozen:
+            so_far = seconds(now - self.frozen_since)
+            promise = f"view {promised} was promised {so_far} ago"
+            reasons.append(f"{promise}; {promised.creator} makes it")
+        return reasons
 
     def check_invariants(self) -> None:
         is_armed = self._timers.is_armed

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from ringcast.core.effects import (
     Flushed,
@@ -41,7 +41,6 @@ from ringcast.protocols.views.agreement import Agreement
 from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.cookies import Cookies
 from ringcast.protocols.views.discovery import GATHER_NS, MEMBER_NS, Discovery, Meeting
-from ringcast.protocols.views.explaining import count, explain
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.follower import Phase as Following
 from ringcast.protocols.views.greetings import Greetings
@@ -86,21 +85,7 @@ class Timer(Named):
 class GroupViews(Layer):
     """The state machine of one member."""
 
-    frames: ClassVar[tuple[type[Frame], ...]] = (
-        wire.Hello,
-        wire.Cookie,
-        wire.Propose,
-        wire.State,
-        wire.Refuse,
-        wire.Finish,
-        wire.Cut,
-        wire.Flushed,
-        wire.Install,
-        wire.Installed,
-        wire.Complain,
-        wire.Piece,
-        Leave,
-    )
+    frames: ClassVar[tuple[type[Frame], ...]] = (*get_args(wire.ViewFrame), Leave)
     following: ClassVar[type[Follower]] = Follower
     proposing: ClassVar[type[Proposer]] = Proposer
 
@@ -276,7 +261,26 @@ class GroupViews(Layer):
         return self.change.coordinator
 
     def stats(self) -> dict[str, object]:
-        return count(self)
+        change = self.change
+        return {
+            "phase": self.phase.value,
+            "view": str(self.view),
+            "following": change.follower.phase.value,
+            "proposing": change.proposer.step.value,
+            "unanswered_by": sorted(map(str, change.proposer.awaited)),
+            "candidates": len(self.discovery.candidates),
+            "parts_met": len(self.meeting.parts),
+            "frames_in_pieces": len(self.pieces),
+            "pieces_refused": self.pieces.refused,
+            "suspects": {str(member): reason for member, reason in change.suspects.items()},
+            "elsewhere": sorted(map(str, change.elsewhere)),
+            "leavers": len(self.requests.leavers),
+            "held_ms": [round(held_up / 1e6, 3) for held_up in self.meeting.held],
+            "incompatible_peers": self.agreement.incompatible,
+            "ignored": self.ignored + self.requests.ignored,
+            "challenged": self.greetings.challenged,
+            "refused": dict(change.refused),
+        }
 
     def explain(self, now: int) -> list[str]:
         reasons = []
@@ -291,7 +295,7 @@ class GroupViews(Layer):
             left = seconds(max(0, self._gone_by - now))
             reasons.append(f"leaving for {so_far}: gone in {left}")
         reasons += self.agreement.explain(now) + self.meeting.explain(now)
-        return reasons + explain(self.change, self.requests.pairs, now)
+        return reasons + self.change.explain(self.requests.pairs.unheard, now)
 
     def check_invariants(self) -> None:
         if self.phase in (Phase.IDLE, Phase.OUT):

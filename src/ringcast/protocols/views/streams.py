@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from ringcast.core.effects import Flushed, Left
 from ringcast.core.view_change import (
@@ -47,18 +47,7 @@ from ringcast.protocols.stream import deliver
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.reading import UNREAD_WINDOWS, Parted, Reading, UnreadView, installed
 from ringcast.wire.changes import Forwarded, InView, Want, tag_of
-from ringcast.wire.frames import (
-    Ack,
-    Commit,
-    Data,
-    Nack,
-    PeerRepair,
-    PeerRepairRequest,
-    StabilityQuery,
-    StabilityReport,
-    Stable,
-    Watermark,
-)
+from ringcast.wire.frames import Ack, Commit, Data, Nack, PeerRepair, StreamFrame, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
@@ -86,21 +75,7 @@ class Standing(Enum):
 class ViewStreams(ReliableMulticast):
     """The state machine of one member."""
 
-    frames: ClassVar[tuple[type[Frame], ...]] = (
-        InView,
-        Data,
-        Ack,
-        Nack,
-        Watermark,
-        Commit,
-        StabilityReport,
-        StabilityQuery,
-        Stable,
-        PeerRepairRequest,
-        PeerRepair,
-        Want,
-        Forwarded,
-    )
+    frames: ClassVar[tuple[type[Frame], ...]] = get_args(StreamFrame)
     standing = Standing.OPEN
     is_paused = False
     """Nothing is to be read for now: what the view begins with is not here."""
