@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -50,18 +51,39 @@ def test_what_needs_spark_says_how_to_get_it(command: str, tmp_path: Path) -> No
     assert done.stderr.rstrip().endswith('pip install "ringcast[spark]"')
 
 
-def test_ctrl_c_ends_with_one_line(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "simulate", "--seeds", "0:1000", "--record", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.mark.parametrize(
+    ("command", "begun"),
+    [
+        ("simulate --seeds 0:1000 --record traces", "seed-0"),
+        ("simulate --seeds 0:1000 --jobs 2 --record traces", "seed-0"),
+        ("bench join --transport udp", "measuring udp"),
+        ("demo --quick", "1. Four processes"),
+    ],
+)
+def test_ctrl_c_ends_with_one_line(command: str, begun: str, tmp_path: Path) -> None:
+    """A terminal sends it to all processes of a command."""
+    traces, said, told = tmp_path / "traces", tmp_path / "out", tmp_path / "err"
+    traces.mkdir()
+    with said.open("w") as out, told.open("w") as err:
+        process = subprocess.Popen(
+            [*COMMAND, *command.split()],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            cwd=tmp_path,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
     try:
-        until(lambda: " ".join(map(str, tmp_path.iterdir())), "seed-0")
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=DEADLINE_S)
+        until(
+            lambda: " ".join([said.read_text(), told.read_text(), *map(str, traces.iterdir())]),
+            begun,
+        )
+        os.killpg(process.pid, signal.SIGINT)
+        status = process.wait(timeout=DEADLINE_S)
     finally:
         process.kill()
-    assert process.returncode == 130
-    assert told.splitlines()[-1] == "ringcast: interrupted"
+    assert status == 130
+    lines = told.read_text().splitlines()
+    assert lines[-1] == "ringcast: interrupted"
+    assert not any("Traceback" in line for line in lines)

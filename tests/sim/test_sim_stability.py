@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from ringcast.cli.simulate import simulate
+from ringcast.cli.simulate import load_lines, simulate
 from ringcast.node import build_node
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.stability import StabilityRounds
 from ringcast.protocols.views.streams import ViewStreams
-from ringcast.sim.crowd import LOAD, load_table, loads
+from ringcast.sim.crowd import LOAD, loads
 from ringcast.sim.options import Incident, Options
 from ringcast.sim.runner import run
 from ringcast.trace import rows as trace
@@ -122,7 +122,7 @@ def test_votes_cost_less_the_more_members_send() -> None:
     # Per message acks cost the same in any group, reports less in a larger one.
     assert large[0].per_message(large[0].frames) > 0.8 * small[0].per_message(small[0].frames)
     assert large[1].per_message(large[1].frames) < 0.6 * small[1].per_message(small[1].frames)
-    assert "10 members" in load_table(large)
+    assert "10 members" in load_lines(large)[0]
 
 
 # Broken on purpose

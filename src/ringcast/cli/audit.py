@@ -22,6 +22,7 @@ from ringcast.cli.words import (
     is_told,
     json_file_option,
     safe,
+    table,
 )
 
 if TYPE_CHECKING:
@@ -171,21 +172,14 @@ def print_verdicts(report: Report) -> None:
 
 
 def _print_table(report: Report) -> None:
-    table = [("", "guarantee", "verdict", "checks", "detail")]
-    for verdict in report.verdicts:
-        if verdict.is_unseen:
-            continue
-        cells = (verdict.id, verdict.title, verdict.status, str(verdict.premises), verdict.detail)
-        table.append(cells)
-    widths = [max(len(line[at]) for line in table) for at in range(4)]
-    for at, (name, title, status, checks, detail) in enumerate(table):
-        padded = status.ljust(widths[2])
-        cells = (
-            *(name.ljust(widths[0]), title.ljust(widths[1])),
-            click.style(padded, _COLOURS.get(status, "yellow")) if at else padded,
-            *(checks.rjust(widths[3]), safe(detail)),
-        )
-        click.echo("  ".join(cells).rstrip())
+    judged = [verdict for verdict in report.verdicts if not verdict.is_unseen]
+    rows = [("", "guarantee", "verdict", "checks", "detail")]
+    rows += [(v.id, v.title, _styled(v.status), str(v.premises), safe(v.detail)) for v in judged]
+    click.echo("\n".join(table(rows, right=frozenset({3}))))
+
+
+def _styled(status: str) -> str:
+    return click.style(status, _COLOURS.get(status, "yellow"))
 
 
 def _lines(rows: Sequence[Row], names: Names) -> Iterator[str]:
@@ -249,7 +243,7 @@ class Changes:
             self._verdicts[verdict.id] = now
             before = self._statuses.get(verdict.id, verdict.status)
             self._statuses[verdict.id] = verdict.status
-            status = click.style(verdict.status, _COLOURS.get(verdict.status, "yellow"))
+            status = _styled(verdict.status)
             turn = status if before == verdict.status else f"{before} → {status}"
             reason = _reason(verdict)
             yield f"{verdict.id}: {turn}: {verdict.title}{safe(f' ({reason})' if reason else '')}"

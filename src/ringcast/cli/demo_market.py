@@ -124,7 +124,7 @@ class Market:
         command = [sys.executable, "-m", "ringcast", "archive", GROUP, str(trace), "--json"]
         command += ["--name", ARCHIVE, "--config", str(self._settings)]
         command += ["--member", address, "--must-exist"]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
 
 
 # On Spark

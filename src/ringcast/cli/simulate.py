@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.words import SparkMaster, is_told, json_file_option
-from ringcast.sim.crowd import UNIFORM, load_table, loads, uniform_cost
+from ringcast.cli.words import SparkMaster, is_told, json_file_option, table
+from ringcast.sim.crowd import LOAD, PAYLOAD_BYTES, UNIFORM, loads, uniform_cost
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds
 from ringcast.sim.options import DETECTING, FAULTS, PROTOCOLS, PURGES
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
+    from ringcast.sim.crowd import Load
     from ringcast.sim.runner import Summary
 
 FAILED_SEEDS_SHOWN = 10
@@ -149,7 +150,7 @@ def simulate(
     if economy is not None:
         found = loads(economy)
         if not is_told([load._asdict() for load in found], json_file):
-            click.echo(load_table(found))
+            click.echo("\n".join(load_lines(found)))
         return
     if partitions and protocol not in DETECTING:
         raise click.UsageError("--partitions needs --protocol group or uniform")
@@ -194,6 +195,21 @@ def simulate(
     if not is_told(figures(tally, protocol, purge, seeds, seconds), json_file):
         _show(tally, protocol, purge, partitions=partitions, matrix=matrix, seconds=seconds)
     ctx.exit(1 if tally.violations or tally.vacuous else 0)
+
+
+def load_lines(found: list[Load]) -> list[str]:
+    each = "per message and member"
+    rows = [["", "control frames", each, "as datagrams", each, "all datagrams", "bytes kept"]]
+    for load in found:
+        row: list[object] = [load.way]
+        for count in (load.frames, load.datagrams):
+            row += [count, f"{load.per_message(count):.4f}"]
+        rows.append([*map(str, (*row, load.all_datagrams, load.retained))])
+    return [
+        f"{found[0].members} members; each sends {LOAD.runs} runs of {LOAD.messages} messages of "
+        f"{PAYLOAD_BYTES} bytes, one every {LOAD.period_ms:.0f} ms; no faults",
+        *table(rows, right=frozenset(range(1, 7))),
+    ]
 
 
 def _show(
@@ -260,18 +276,14 @@ def show_happenings(tally: Tally) -> None:
 
 
 def show_matrix(tally: Tally, protocol: str, purge: str) -> None:
-    kinds = frame_kinds(protocol, purge)
-    widths = [max(9, len(kind) + 1) for kind in kinds]
-    titles = "".join(f"{kind:>{width}}" for kind, width in zip(kinds, widths, strict=True))
-    click.echo(f"\n{'fault':32}{titles}")
-    empty = []
-    for fault, title in FAULTS.items():
-        counts = [tally.matrix[fault, kind] for kind in kinds]
-        cells = "".join(f"{count:{width}}" for count, width in zip(counts, widths, strict=True))
-        click.echo(f"{fault:4} {title:27}{cells}")
-        empty += [
-            f"{fault} × {kind}" for kind, count in zip(kinds, counts, strict=True) if not count
-        ]
+    kinds, counts = frame_kinds(protocol, purge), tally.matrix
+    rows = [["fault", "", *kinds]]
+    rows += [
+        [fault, title, *(str(counts[fault, kind]) for kind in kinds)]
+        for fault, title in FAULTS.items()
+    ]
+    click.echo("\n".join(["", *table(rows, right=frozenset(range(2, len(rows[0]))))]))
+    empty = [f"{fault} × {kind}" for fault in FAULTS for kind in kinds if not counts[fault, kind]]
     click.echo(f"empty cells: {', '.join(empty) or 'none'}\n")
 
 

@@ -30,20 +30,20 @@ def table(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) ->
     """Lines with aligned columns, those numbered in `right` to the right; the last is as long as it
     likes. A row may have fewer cells: its last one then reaches over the others."""
     width = max(map(len, rows), default=0)
-    whole = [row for row in rows if len(row) == width]
-    widths = [max(len(row[at]) for row in whole) for at in range(width)]
-    # The first column is everybody's.
-    if width > 1:
-        widths[0] = max(len(row[0]) for row in rows)
-    lines = []
+    widths = [0] * width
     for row in rows:
-        fitted = [
-            cell.rjust(widths[at]) if at in right else cell.ljust(widths[at])
-            for at, cell in enumerate(row[:-1])
-        ]
-        last = row[-1].rjust(widths[-1]) if len(row) == width and width - 1 in right else row[-1]
-        lines.append("  ".join([*fitted, last]).rstrip())
-    return lines
+        for at, cell in enumerate(row):
+            # The first column is everybody's.
+            if len(row) == width or (at == 0 and width > 1):
+                widths[at] = max(widths[at], len(click.unstyle(cell)))
+    return ["  ".join(_fitted(row, widths, right)).rstrip() for row in rows]
+
+
+def _fitted(row: Sequence[str], widths: list[int], right: frozenset[int]) -> Iterator[str]:
+    for at, cell in enumerate(row):
+        padding = " " * (widths[at] - len(click.unstyle(cell)))
+        is_over = at + 1 == len(row) < len(widths)
+        yield padding + cell if at in right and not is_over else cell + padding
 
 
 @contextmanager

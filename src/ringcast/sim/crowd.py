@@ -182,33 +182,10 @@ class Load(NamedTuple):
         """For each message at each member."""
         return count / (self.messages * self.members)
 
-    def __str__(self) -> str:
-        return (
-            f"{self.way:16} {self.frames:9} {self.per_message(self.frames):10.4f} "
-            f"{self.datagrams:9} {self.per_message(self.datagrams):10.4f} "
-            f"{self.all_datagrams:14} {self.retained:12}"
-        )
-
 
 def loads(members: int) -> list[Load]:
     """The same load in each way, with the default configuration. The same figures every time."""
     return [_load(Crowd(members, multicast=config), way, LOAD) for way, config in WAYS.items()]
-
-
-def load_table(found: list[Load]) -> str:
-    """For people."""
-    first = found[0]
-    return "\n".join(
-        [
-            f"{first.members} members; each sends {LOAD.runs} runs of {LOAD.messages} messages "
-            f"of {PAYLOAD_BYTES} bytes, one every {LOAD.period_ms:.0f} ms; no faults",
-            f"{'':16} {'control':>9} {'per msg':>10} {'their':>9} {'per msg':>10} "
-            f"{'all':>14} {'bytes kept':>12}",
-            f"{'':16} {'frames':>9} {'and member':>10} {'datagrams':>9} {'and member':>10} "
-            f"{'datagrams':>14} {'per member':>12}",
-            *map(str, found),
-        ]
-    )
 
 
 def uniform_cost() -> tuple[float, Counter[str]]:

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import resource
 import sys
 import time
 import zlib
 from collections import Counter
-from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,8 +76,11 @@ async def serve(member: Callable[[dict[str, Any], Commands], Awaitable[None]]) -
 
 
 def say(answer: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # the launcher was interrupted: there is nobody to tell, or to stay for
+        os._exit(1)
 
 
 async def view_of(group: Group, names: list[str]) -> dict[str, Any]:
@@ -337,5 +340,4 @@ def _counters(group: Group, command: dict[str, Any]) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):  # a terminal's Ctrl-C is the launcher's, and so is the word
-        run(serve(_member))
+    run(serve(_member))

@@ -128,9 +128,14 @@ class Cluster:
 
 
 def child(*program: str) -> subprocess.Popen[str]:
-    """A Python process that runs a module of ours and talks JSON lines."""
+    """A Python process that runs a module of ours and talks JSON lines. A terminal's Ctrl-C is not
+    for it: it ends with its launcher, which closes its input."""
     return subprocess.Popen(
-        [sys.executable, "-m", *program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", *program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
+from signal import SIG_IGN, SIGINT, signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.rules.table import audit
@@ -21,6 +22,7 @@ from ringcast.trace.rows import PHASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from multiprocessing.pool import Pool
     from pathlib import Path
 
     from ringcast.rules.findings import Verdict
@@ -227,9 +229,18 @@ def run_seeds(
     elif jobs <= 1 or len(seeds) == 1:
         yield from map(work, seeds)
     else:
-        # Spawned, not forked: the same on every system, and nothing is inherited by accident.
-        with get_context("spawn").Pool(min(jobs, len(seeds))) as pool:
+        with _pool(min(jobs, len(seeds))) as pool:
             yield from pool.imap(work, seeds, chunksize=SEEDS_PER_TASK)
+
+
+def _pool(jobs: int) -> Pool:
+    """Spawned, not forked: the same on every system, and nothing is inherited by accident but that
+    Ctrl-C is ignored. It is for the process that began them, and ends them."""
+    before = signal(SIGINT, SIG_IGN)
+    try:
+        return get_context("spawn").Pool(jobs)
+    finally:
+        signal(SIGINT, before)
 
 
 def _run_one(

@@ -96,8 +96,10 @@ class Ring:
     def check_only(self, received: dict[int, bytes], capacity: int) -> None:
         """Assert that these payloads by seqno are here and nothing else, in a ring as small as
         `capacity` allows."""
-        assert len(self.slots) == _power_of_two(capacity)
-        assert self.mask == len(self.slots) - 1
+        size = len(self.slots)
+        assert size == self.mask + 1
+        assert size & self.mask == 0, "it is no power of two"
+        assert capacity <= size < 2 * capacity
         if not received:
             assert not any(self.slots)
             return
