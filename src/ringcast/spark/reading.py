@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ringcast.errors import RingcastError, UsageError
 from ringcast.spark.summary import SPAN_BLOCKS
@@ -32,6 +31,7 @@ Item = TypeVar("Item")
 Said = TypeVar("Said")
 
 WITNESS_ROWS_MAX = 20
+_CHOOSING = ("event", "peer", "peer_inc", "stream")
 NOT_READ = "ringcast.not-read"
 """Stands in what a task says of a file that it could not read."""
 _TASKS_PER_CORE_MAX = 4
@@ -134,23 +134,22 @@ def _rows_wanted(item: tuple[str, list[Want]]) -> Iterator[tuple[int, Row]]:
     left = [want.limit for want in wants]
     with Segment(path) as segment:
         for group in segment.groups:
-            near = {at: rows for at, rows in _near(segment, group, wants).items() if left[at] > 0}
-            if not near:
+            found = _places(segment, group, wants)
+            if not found:
                 continue
             whole = segment.group(group, Row._fields)
-            for at, places in near.items():
-                rows = whole.take(pa.array(places))
-                found = rows.filter(_matches(rows, wants[at])).slice(0, left[at])
-                left[at] -= len(found)
-                for row in found.to_pylist():
+            for at, places in found.items():
+                rows = whole.take(pa.array(places[: left[at]])).to_pylist()
+                left[at] -= len(rows)
+                for row in rows:
                     lists = {name: tuple(row[name]) for name in LISTS}
                     yield wants[at].finding, Row(**row | lists)
 
 
-def _near(segment: Segment, group: int, wants: list[Want]) -> dict[int, NDArray[Any]]:
-    """Where in this row group the numbers are that choose rows, for each want that has some. Rows
-    that are wanted are few, and have many columns: these numbers are read first, and only where
-    the footer does not exclude them."""
+def _places(segment: Segment, group: int, wants: list[Want]) -> dict[int, NDArray[Any]]:
+    """Where the rows are that are wanted in this row group, for each want that has some. They are
+    few, and have many columns: those that choose them are read first, and only where the footer
+    does not exclude all."""
     likely = {
         at: want
         for at, want in enumerate(wants)
@@ -158,35 +157,32 @@ def _near(segment: Segment, group: int, wants: list[Want]) -> dict[int, NDArray[
     }
     if not likely:
         return {}
-    columns = sorted({name for want in likely.values() for name in (want.column, want.upper)})
-    rows = segment.group(group, columns)
-    found = {}
-    for at, want in likely.items():
-        low, high = rows[want.column].to_numpy(), rows[want.upper].to_numpy()
-        is_near = (low <= want.numbers.last) & (high >= want.numbers.first)
-        if is_near.any():
-            found[at] = np.flatnonzero(is_near)
-    return found
+    names = {name for want in likely.values() for name in (want.column, want.upper)}
+    rows = segment.group(group, [*_CHOOSING, *sorted(names)])
+    found = {at: _matches(rows, want) for at, want in likely.items()}
+    return {at: places for at, places in found.items() if len(places)}
 
 
-def _matches(batch: pa.RecordBatch, want: Want) -> pa.Array:
-    """What is asked beside the numbers."""
-    tests = [pa.repeat(pa.scalar(True), len(batch))]
+def _matches(rows: pa.RecordBatch, want: Want) -> NDArray[Any]:
+    """The numbers first: they leave few rows for the rest."""
+    low, high = rows[want.column].to_numpy(), rows[want.upper].to_numpy()
+    places = np.flatnonzero((low <= want.numbers.last) & (high >= want.numbers.first))
     if want.events:
-        tests.append(_is_among(batch["event"], want.events))
+        places = places[_is_among(rows["event"], want.events)[places]]
     if want.origin is not None:
         peer, inc, stream = want.origin
-        tests.append(pc.equal(batch["stream"], stream))
+        places = places[rows["stream"].to_numpy()[places] == stream]
         if SEND not in want.events:  # Whose sends these are need not be said in the row.
-            tests.append(_is_among(batch["peer"], (peer,)))
-            tests.append(pc.equal(batch["peer_inc"], pa.scalar(inc, pa.uint64())))
-    return reduce(pc.and_, tests)
+            places = places[_is_among(rows["peer"], (peer,))[places]]
+            places = places[rows["peer_inc"].to_numpy()[places] == np.uint64(inc)]
+    return places
 
 
-def _is_among(column: pa.DictionaryArray, values: Sequence[str]) -> pa.Array:
+def _is_among(column: pa.DictionaryArray, values: Sequence[str]) -> NDArray[Any]:
     """Each name is looked at once, not each row."""
     names = column.dictionary.to_pylist()
-    return pa.array([name in values for name in names], pa.bool_()).take(column.indices)
+    found: NDArray[Any] = np.array([name in values for name in names])[column.indices.to_numpy()]
+    return found
 
 
 # Work on executors

@@ -119,20 +119,9 @@ class Bounds(NamedTuple):
     least: Any
     greatest: Any
 
-    @property
-    def is_one_value(self) -> bool:
-        return bool(self.least == self.greatest)
-
-    def may_have(self, value: Any) -> bool:
-        return bool(self.least <= value <= self.greatest)
-
 
 def known_values(
-    metadata: pq.FileMetaData,
-    group: int,
-    columns: Sequence[str],
-    only_for: Mapping[str, str],
-    defaults: Mapping[str, Any],
+    metadata: pq.FileMetaData, group: int, columns: Sequence[str], only_for: Mapping[str, str]
 ) -> dict[str, Any]:
     """Those of the columns whose every value is known, and the value.
 
@@ -144,11 +133,15 @@ def known_values(
     known = {}
     for name in columns:
         found = bounds.get(name)
-        if found is not None and found.is_one_value:
+        if found is not None and found.least == found.greatest:
             known[name] = found.least
-        elif name in only_for and events is not None and not events.may_have(only_for[name]):
-            known[name] = defaults[name]
+        elif name in only_for and _lacks(events, only_for[name]):
+            known[name] = Row._field_defaults[name]
     return known
+
+
+def _lacks(bounds: Bounds | None, value: str) -> bool:
+    return bounds is not None and not bounds.least <= value <= bounds.greatest
 
 
 def bounds_of(

@@ -61,7 +61,8 @@ class _Track:
     ones that will be one row."""
 
     origin: Origin
-    is_sent: bool
+    kind: str
+    """sent or delivered"""
     hasher: BlockHasher
     first: int = 0
     last: int = 0
@@ -70,10 +71,6 @@ class _Track:
     since: int = 0
     is_growing: bool = False
     payloads: list[bytes] = field(default_factory=list)
-
-    @property
-    def kind(self) -> str:
-        return "sent" if self.is_sent else "delivered"
 
 
 class Recorder:
@@ -284,7 +281,7 @@ class Recorder:
             assert track.view_id is not None
             columns = naming(track.origin) | naming_id(track.view_id)
             columns |= {"seqno": track.first, "seqno2": track.last}
-            if track.is_sent:
+            if track.kind == "sent":
                 self.write(SEND, track.since, **columns)
             else:
                 kept, track.payloads = track.payloads, []
@@ -299,7 +296,7 @@ class Recorder:
         track = self._sent.get(stream)
         if track is None:
             own = Origin(self.member, stream)
-            track = self._sent[stream] = self._track(own, is_sent=True)
+            track = self._sent[stream] = self._track(own, kind="sent")
         return track
 
     def _receiver(self, origin: Origin) -> _Track:
@@ -308,9 +305,9 @@ class Recorder:
             track = self._delivered[origin] = self._track(origin)
         return track
 
-    def _track(self, origin: Origin, offset: int = 0, *, is_sent: bool = False) -> _Track:
+    def _track(self, origin: Origin, offset: int = 0, kind: str = "delivered") -> _Track:
         every = hashed_every(self.level)
-        return _Track(origin, is_sent, BlockHasher(offset, self._block_messages, every))
+        return _Track(origin, kind, BlockHasher(offset, self._block_messages, every))
 
 
 def _boot_id() -> str:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from ringcast.trace.footer import Before
     from ringcast.trace.held import Range
-    from ringcast.trace.rows import Facts
+    from ringcast.trace.rows import Facts, MemberKey
 
 SUFFIX = ".parquet"
 TEMPORARY_SUFFIX = ".part"
@@ -244,21 +244,18 @@ def write_trace_segments(
     the end of a member that crashed may be missing.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    by_member: dict[tuple[str, int], list[Row]] = {}
+    by_member: dict[MemberKey, list[Row]] = {THE_RUN: []}
     for row in rows:
-        by_member.setdefault((row.node, row.inc), []).append(row)
-    of_the_run = by_member.pop(THE_RUN, [])
+        by_member.setdefault(row.key, []).append(row)
+    of_the_run = by_member.pop(THE_RUN)
+    owner = partial(Recording, run_id=run_id, level="full", settings=settings or {})
     for (node, inc), own in by_member.items():
         has_end = facts is not None or not any(row.event == CRASH for row in own)
-        recording = Recording(
-            run_id=run_id, node=node, inc=inc, level="full", settings=settings or {}
-        )
-        write_segment(directory, recording, own, is_last=has_end)
+        write_segment(directory, owner(node=node, inc=inc), own, is_last=has_end)
     if facts is not None:
-        node, inc = THE_RUN
-        recording = Recording(run_id=run_id, node=node, inc=inc, level="full")
         values = facts_to_values(facts)
-        write_segment(directory, recording, of_the_run, is_last=True, facts=values)
+        node, inc = THE_RUN
+        write_segment(directory, owner(node=node, inc=inc), of_the_run, is_last=True, facts=values)
 
 
 class Segment:
@@ -286,11 +283,7 @@ class Segment:
     @cached_property
     def _file(self) -> pq.ParquetFile:
         """Its pages, which pyarrow gets to see once they are verified."""
-        return pq.ParquetFile(
-            pa.PythonFile(self._sealed, mode="r"),
-            metadata=self._metadata,
-            page_checksum_verification=True,
-        )
+        return pq.ParquetFile(pa.PythonFile(self._sealed, mode="r"), metadata=self._metadata)
 
     @cached_property
     def _stored(self) -> frozenset[str]:
@@ -316,9 +309,9 @@ class Segment:
         column that is wanted for rows of one event `only_for`, where there are none: then "event"
         must be among them. What the footer tells is not read."""
         schema = pa.schema([ARCHIVE_SCHEMA.field(name) for name in columns])
-        defaults = Row._field_defaults
-        known = {name: defaults.get(name, "") for name in columns if name not in self._stored}
-        known |= known_values(self._metadata, number, columns, only_for, defaults)
+        missing = (name for name in columns if name not in self._stored)
+        known = {name: Row._field_defaults.get(name, "") for name in missing}
+        known |= known_values(self._metadata, number, columns, only_for)
         # One column at least counts the rows.
         read = [name for name in columns if name not in known] or ["idx"]
         count = self._check_size(number)
