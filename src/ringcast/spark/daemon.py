@@ -9,6 +9,8 @@ from __future__ import annotations
 from pyspark.daemon import manager
 
 import ringcast.spark.states  # noqa: F401
+from ringcast.trace.columns import load_pandas
 
+load_pandas()
 if __name__ == "__main__":
     manager()

@@ -32,6 +32,11 @@ _CONSTANT = ("run_id", "host", "boot_id", "node", "inc")
 _RANDOM = frozenset({"block_hash"})
 
 
+def load_pandas() -> None:
+    """pyarrow does at first use, for most of a second: be it now, not while a member is busy."""
+    pa.array([0])
+
+
 def _column_type(name: str) -> pa.DataType:
     if name in _UNSIGNED:
         return pa.uint64()

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.trace.columns import load_pandas
 from ringcast.trace.footer import Before
 from ringcast.trace.rows import STOP
 from ringcast.trace.segments import STORAGE_ERRORS, SegmentWriter
@@ -118,6 +119,7 @@ class Scribe:
         segment_seconds: float,
     ) -> None:
         make_private(directory)
+        load_pandas()
         self.lost = 0
         self.segments = 0
         self.last_error = ""

@@ -68,8 +68,6 @@ GROUP_ROWS_MAX = 1 << 20
 """No row group is larger, with one huge message in it: more is not written, and not read."""
 STORAGE_ERRORS = (OSError, pa.ArrowException, OverflowError)
 """What writing may raise: the disk refuses, or a value does not fit its column."""
-
-pa.array([0])  # Loads what pyarrow loads at first use: now, not while a member is busy.
 _NO_EVENTS: Mapping[str, str] = {}
 
 
