@@ -12,7 +12,7 @@ from loopback_groups import read, run, with_members
 
 import ringcast
 from ringcast import ConfigError, RingcastError, UsageError
-from ringcast.aio import names
+from ringcast.aio import sources
 from ringcast.aio.sources import ListSource
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def test_names_are_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(host, *rest, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(names, "AGAIN_S", 0.05)
+    monkeypatch.setattr(sources, "AGAIN_S", 0.05)
 
     async def meet() -> None:
         async with ringcast.join("names", name="A", **ALONE) as a:

@@ -14,7 +14,7 @@ from loopback_groups import DEADLINE_S, FIRST, PATIENT, read, until, with_member
 from test_tcp import HEAD_BYTES, Mesh, Raw, framed, hello, read_frame, turns, with_stack
 
 from ringcast import Address, Member, View, ViewId
-from ringcast.aio import acceptor, peer_table, tcp
+from ringcast.aio import acceptor, peers, tcp
 from ringcast.aio.framing import Malformed
 from ringcast.aio.handshake import CHALLENGE_BYTES, Handshake, Hello, Refused
 from ringcast.aio.joining import join
@@ -233,22 +233,22 @@ def test_a_connection_that_is_no_members_ends_and_a_members_stays(
         kept = await member.connect(mesh, hello(member.address))
         sock = await other.connect(mesh, hello(other.address))
         await until(lambda: mesh.connections == 2 and not mesh._acceptor.strangers)
-        monkeypatch.setattr(peer_table, "OUTSIDER_NS", 0)
+        monkeypatch.setattr(peers, "OUTSIDER_NS", 0)
         assert await read_frame(sock) == b""
         assert (mesh.turned_away, mesh.connections) == (1, 1)
-        monkeypatch.setattr(peer_table, "OUTSIDER_NS", 10**12)
+        monkeypatch.setattr(peers, "OUTSIDER_NS", 10**12)
         somebody = Member(mesh.address, 2, "n")
         mesh.enter_view(View(ViewId(somebody, 2), (somebody,)))  # it was a member until now
         await asyncio.sleep(0.05)
         assert mesh.connections == 1
-        monkeypatch.setattr(peer_table, "OUTSIDER_NS", 0)
+        monkeypatch.setattr(peers, "OUTSIDER_NS", 0)
         assert await read_frame(kept) == b""
 
     with_stack(test)
 
 
 def test_connections_that_are_no_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_table, "OUTSIDERS_MAX", 2)
+    monkeypatch.setattr(peers, "OUTSIDERS_MAX", 2)
 
     async def test(stack: ExitStack) -> None:
         mesh = Mesh()

@@ -45,7 +45,7 @@ class Acceptor:
         self.exhausted = 0
         """How often the system had no file descriptor, or no memory, for one more."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._take: Callable[[Link], None] | None = None
+        self._take: Callable[[Link], None]  # since it was started
         self._pause: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop, take: Callable[[Link], None]) -> None:
@@ -81,7 +81,6 @@ class Acceptor:
 
     def _on_acceptable(self) -> None:
         assert self._loop is not None
-        assert self._take is not None
         for _ in range(ACCEPT_MAX):
             try:
                 sock, source = self.sock.accept()

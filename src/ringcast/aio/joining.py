@@ -28,12 +28,7 @@ if TYPE_CHECKING:
     from ringcast.aio.keys import KeyRing
     from ringcast.aio.sources import Source
     from ringcast.aio.state import GiveState, TakeState
-    from ringcast.config import (
-        MembershipConfig,
-        MulticastConfig,
-        TransportName,
-        UnicastConfig,
-    )
+    from ringcast.config import MembershipConfig, MulticastConfig, TransportName, UnicastConfig
 
 RECORD_INTERVAL_S = (0.2, 60.0)
 """From, to. A file costs some milliseconds to write and two to read; a minute is much to lose."""

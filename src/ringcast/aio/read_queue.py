@@ -14,19 +14,11 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ringcast.aio.state import SnapshotMarker
-from ringcast.events import (
-    Delivered,
-    GapSkipped,
-    StateLost,
-    Undeliverable,
-    ViewInstalled,
-)
+from ringcast.events import Delivered, GapSkipped, StateLost, Undeliverable, ViewInstalled
 from ringcast.model import Run, Stream
 
 if TYPE_CHECKING:
-    from ringcast.events import (
-        Closed,
-    )
+    from ringcast.events import Closed
     from ringcast.model import Member, ViewId
 
 NOTICES_MAX = 1024

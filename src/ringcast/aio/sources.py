@@ -232,18 +232,11 @@ def _read(path: Path) -> _Entry | None:
     try:
         content = json.loads(os.read(fd, FILE_BYTES_MAX))
         address, pid, machine = (content[key] for key in ("address", "pid", "machine"))
-        if not isinstance(pid, int) or pid <= 0 or not isinstance(machine, str):
+        is_text = isinstance(address, str) and isinstance(machine, str)
+        if not is_text or not isinstance(pid, int) or pid <= 0:
             return None
         return _Entry(Address.parse(address), pid, machine)
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-        UsageError,
-    ):
+    except (OSError, ValueError, TypeError, LookupError, RecursionError, UsageError):
         return None
     finally:
         os.close(fd)

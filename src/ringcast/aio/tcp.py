@@ -32,13 +32,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ringcast.aio.acceptor import Acceptor
-from ringcast.aio.framing import (
-    FRAME_BYTES_MAX,
-    HEAD_BYTES,
-    Malformed,
-    body_at,
-    head_of,
-)
+from ringcast.aio.framing import FRAME_BYTES_MAX, HEAD_BYTES, Malformed, body_at, head_of
 from ringcast.aio.handshake import ROUND_MAX, Handshake, Hello, Refused
 from ringcast.aio.peers import (
     BACK_OFF_NS_MAX,
