@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,14 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
-from ringcast.cli import main
 from ringcast.events import Delivered
 from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.explorer import STALL
 from ringcast.explore.scenarios import SCENARIOS as ALL
-from ringcast.model import Run, Stream
+from ringcast.model import Run
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.views.streams import ViewStreams
 
@@ -80,12 +77,6 @@ def test_a_uniform_message_waits_until_all_hold_it() -> None:
     (found,) = hold.scenario.explore(hold.parts["protocol"], stop_at_violation=True).violations
     assert found.kind == hold.finding
     assert found.witness[-1] == "B: takes  [gets B#1]"
-
-
-def test_a_limit_is_no_proof() -> None:
-    report = PAIR.explore(ABLATIONS["multicast"]["highest"].parts["protocol"], max_seconds=0)
-    assert not report.complete
-    assert report.violations == []
 
 
 # Planted defects: one for each thing that the exploration looks at.
@@ -156,14 +147,6 @@ def test_a_planted_defect_is_found(multicast: type[ViewStreams], finding: str) -
     assert any(finding in kind for kind in kinds), kinds
 
 
-def test_a_scenario_says_what_it_is() -> None:
-    uniform = SCENARIOS["uniform"]
-    assert uniform.stream is Stream.UNIFORM
-    assert uniform.description == (
-        "3 members, B sends 2 uniformly, capacity 1: a datagram arrives twice"
-    )
-
-
 COUNT = """
 from dataclasses import replace
 from ringcast.explore.scenarios import SCENARIOS
@@ -187,30 +170,3 @@ def test_the_same_exploration_gives_the_same_report() -> None:
     }
     assert len(reports) == 1
     assert "LOST: B" in reports.pop()
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, ["explore", "multicast", *arguments])
-    return result.exit_code, result.output
-
-
-def test_the_command_shows_what_a_missing_rule_leads_to() -> None:
-    status, output = run("--without", "highest")
-    assert status == 1
-    assert f"VIOLATION {STALL}" in output
-    assert "LOST: B→" in output
-
-
-def test_the_command_says_that_it_did_not_finish() -> None:
-    status, output = run("--seconds", "0")
-    assert status == 1
-    assert "NOT COMPLETE" in output
-    assert "no violation" not in output
-
-
-def test_the_command_speaks_json() -> None:
-    status, output = run("--json", "--scenario", "loss", "--seconds", "0")
-    document = json.loads(output)
-    assert status == 1
-    assert document["complete"] is False
-    assert [row["scenario"] for row in document["scenarios"]] == ["loss"]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
-from click.testing import CliRunner
 
-from ringcast.cli.explore import explore
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.explore.explorer import STALL
 from ringcast.explore.ring import RINGS, UNGUARDED_E, RingPrograms, Scenario, explore_ring
@@ -138,36 +135,33 @@ class SleepsWithTheLock(LockedDividedRing):
 # Planted defects: each is a small slip in one operation, and each must be found.
 
 
-class TokenBeforeSlotIsFreed(GilRingBuffer[int]):
-    def free_steps(self, freed: int) -> Steps[None]:
-        start = self._low % self._capacity
-        room = self._low + freed + self._capacity
-        yield PUT_TOKENS
-        self._tokens.update(dict.fromkeys(range(room - freed + 1, room + 1), True))
-        yield WIPE
-        self._present[start : start + freed] = bytes(freed)
-        yield EMPTY
-        self._slots[start : start + freed] = [None] * freed
-        yield WRITE_LOW
-        self._low += freed
-        yield WRITE_ROOM
-        self._room = room
+def freeing(*order: str) -> type[GilRingBuffer[int]]:
+    """A buffer that frees slots by these steps, in this order."""
+
+    def free_steps(self: GilRingBuffer[int], freed: int) -> Steps[None]:
+        start, low = self._low % self._capacity, self._low + freed
+        room = low + self._capacity
+        for step in order:
+            yield step
+            if step == WIPE:
+                self._present[start : start + freed] = bytes(freed)
+            elif step == EMPTY:
+                self._slots[start : start + freed] = [None] * freed
+            elif step == WRITE_LOW:
+                self._low = low
+            elif step == PUT_TOKENS:
+                self._tokens.update(dict.fromkeys(range(room - freed + 1, room + 1), True))
+            elif step == COPY_BELLS:
+                self._ring(self._bells.copy(), room)
+            else:
+                self._room = room
+
+    return type("Freeing", (GilRingBuffer,), {"free_steps": free_steps})
 
 
-class TokenBeforeLow(GilRingBuffer[int]):
-    def free_steps(self, freed: int) -> Steps[None]:
-        start = self._low % self._capacity
-        room = self._low + freed + self._capacity
-        yield WIPE
-        self._present[start : start + freed] = bytes(freed)
-        yield EMPTY
-        self._slots[start : start + freed] = [None] * freed
-        yield PUT_TOKENS
-        self._tokens.update(dict.fromkeys(range(room - freed + 1, room + 1), True))
-        yield WRITE_LOW
-        self._low += freed
-        yield WRITE_ROOM
-        self._room = room
+TokenBeforeSlotIsFreed = freeing(PUT_TOKENS, WIPE, EMPTY, WRITE_LOW, WRITE_ROOM)
+TokenBeforeLow = freeing(WIPE, EMPTY, PUT_TOKENS, WRITE_LOW, WRITE_ROOM)
+BellsLookedForBeforeRoom = freeing(WIPE, EMPTY, WRITE_LOW, PUT_TOKENS, COPY_BELLS, WRITE_ROOM)
 
 
 class SlotNotEmptied(GilRingBuffer[int]):
@@ -192,17 +186,13 @@ class MarkBeforeSlotIsFilled(GilRingBuffer[int]):
 
 class ClaimInTwoSteps(GilRingBuffer[int]):
     def add_steps(self, seqno: int, item: int) -> Steps[bool]:
-        slot = (seqno - 1) % self._capacity
         yield "read the token"
         if seqno not in self._tokens:
             return False
-        yield CLAIM
-        self._tokens.pop(seqno, False)
-        yield FILL
-        self._slots[slot] = item
-        yield MARK
-        self._present[slot] = 1
-        return True
+        added = super().add_steps(seqno, item)
+        yield next(added)
+        self._tokens[seqno] = True  # whoever has taken it since
+        return (yield from added)
 
 
 class HdAfterTheSlotIsFreed(GilRingBuffer[int]):
@@ -252,24 +242,6 @@ class DuplicateJudgedByLow(GilRingBuffer[int]):
                 return added
 
 
-class BellsLookedForBeforeRoom(GilRingBuffer[int]):
-    def free_steps(self, freed: int) -> Steps[None]:
-        start = self._low % self._capacity
-        room = self._low + freed + self._capacity
-        yield WIPE
-        self._present[start : start + freed] = bytes(freed)
-        yield EMPTY
-        self._slots[start : start + freed] = [None] * freed
-        yield WRITE_LOW
-        self._low += freed
-        yield PUT_TOKENS
-        self._tokens.update(dict.fromkeys(range(room - freed + 1, room + 1), True))
-        yield COPY_BELLS
-        self._ring(self._bells.copy(), room)
-        yield WRITE_ROOM
-        self._room = room
-
-
 class CloseWakesNobody(GilRingBuffer[int]):
     def close_steps(self) -> Steps[None]:
         yield WRITE_CLOSED
@@ -296,34 +268,33 @@ class FreeingWakesNobody(GilRingBuffer[int]):
         self._bells = bells
 
 
-class MarksCopiedBeforeLowIsRead(GilRingBuffer[int]):
-    def look_steps(self) -> Steps[tuple[int, bytes]]:
-        yield COPY_MARKS
-        marks = bytes(self._present)
-        yield READ_LOW
-        low = self._low
-        yield READ_HD
-        hd = self._hd
+def looking(*order: str) -> type[GilRingBuffer[int]]:
+    """A buffer that looks for what is missing by these steps, in this order."""
+
+    def look_steps(self: GilRingBuffer[int]) -> Steps[tuple[int, bytes]]:
+        low, hd, marks = 0, 0, b""
+        for step in order:
+            yield step
+            if step == READ_LOW:
+                low = self._low
+            elif step == READ_HD:
+                hd = self._hd
+            else:
+                marks = bytes(self._present)
         start = low % self._capacity
         return hd, (marks[start:] + marks[:start])[hd - low :].rstrip(b"\0")
+
+    return type("Looking", (GilRingBuffer,), {"look_steps": look_steps})
+
+
+MarksCopiedBeforeLowIsRead = looking(COPY_MARKS, READ_LOW, READ_HD)
+HdReadBeforeMarks = looking(READ_LOW, READ_HD, COPY_MARKS)
 
 
 class GapsOverlooked(GilRingBuffer[int]):
     def look_steps(self) -> Steps[tuple[int, bytes]]:
         hd, marks = yield from super().look_steps()
         return hd, b"\1" * len(marks)
-
-
-class HdReadBeforeMarks(GilRingBuffer[int]):
-    def look_steps(self) -> Steps[tuple[int, bytes]]:
-        yield READ_LOW
-        low = self._low
-        yield READ_HD
-        hd = self._hd
-        yield COPY_MARKS
-        marks = bytes(self._present)
-        start = low % self._capacity
-        return hd, (marks[start:] + marks[:start])[hd - low :].rstrip(b"\0")
 
 
 @pytest.mark.parametrize(
@@ -354,71 +325,3 @@ def test_planted_defects_are_found(broken: type[GilRingBuffer[int]], name: str, 
     report = explore_ring(RINGS[name], broken)
     assert found in kinds(report)
     assert all(violation.witness for violation in report.violations)
-
-
-# The command.
-
-
-def test_the_command_prints_each_scenario_and_finds_nothing() -> None:
-    result = CliRunner().invoke(explore, ["ring"])
-    assert result.exit_code == 0, result.output
-    for scenario in RINGS.values():
-        assert f"{scenario.name}  {scenario.description}" in result.output
-    assert result.output.count("; no violation") == len(RINGS)
-    assert "VIOLATION" not in result.output
-
-
-def test_the_command_prints_the_schedule_of_a_violation() -> None:
-    result = CliRunner().invoke(explore, ["ring", "--variant", "note", "--scenario", "B"])
-    assert result.exit_code == 1
-    lines = result.output.splitlines()
-    start = lines.index(f"   VIOLATION {TWICE_ACCEPTED}")
-    assert lines[start + 1] == "      1  T0 add(5): read LOW"
-    assert lines[start + 13].endswith("accepted=[5, 5]]")
-
-
-def test_the_command_shows_what_the_lock_is_for() -> None:
-    result = CliRunner().invoke(explore, ["ring", "--variant", "locked"])
-    assert result.exit_code == 0, result.output
-    assert result.output.count("; no violation") == len(RINGS)
-    result = CliRunner().invoke(explore, ["ring", "--variant", "unlocked", "--scenario", "B"])
-    assert result.exit_code == 1
-    assert f"VIOLATION {TWICE_ACCEPTED}" in result.output
-
-
-def test_the_command_compares_what_can_be_compared() -> None:
-    result = CliRunner().invoke(explore, ["ring", "--variant", "naive", "--json"])
-    assert result.exit_code == 1
-    document = json.loads(result.output)
-    assert document["variant"] == "naive"
-    assert [row["scenario"] for row in document["scenarios"]] == ["A", "B", "C", "D"]
-    assert all(row["complete"] and row["violations"] for row in document["scenarios"])
-    assert document["scenarios"][0]["violations"][0]["witness"]
-
-
-def test_the_command_shows_what_a_second_remover_would_do() -> None:
-    result = CliRunner().invoke(explore, ["ring", "--scenario", "E", "--unguarded"])
-    assert result.exit_code == 1
-    assert TWICE_DELIVERED in result.output
-    assert CliRunner().invoke(explore, ["ring", "--scenario", "E"]).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--scenario", "A", "--unguarded"], "--unguarded is for --scenario E only"),
-        (["--variant", "note", "--scenario", "E"], "add --unguarded"),
-        (["--variant", "note", "--scenario", "W"], "needs operations the note variant lacks"),
-    ],
-)
-def test_the_command_refuses_what_makes_no_sense(options: list[str], message: str) -> None:
-    result = CliRunner().invoke(explore, ["ring", *options])
-    assert result.exit_code == 2
-    assert message in result.output
-
-
-@pytest.mark.parametrize("command", [[], ["ring"]])
-def test_help_shows_an_example(command: list[str]) -> None:
-    result = CliRunner().invoke(explore, [*command, "--help"])
-    assert result.exit_code == 0
-    assert "ringcast explore ring" in result.output

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
-from ringcast.cli import main
 from ringcast.events import Delivered, GapSkipped, Undeliverable
 from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.explorer import STALL
@@ -238,55 +235,3 @@ def test_what_was_left_out_as_late_is_tried_on_every_node() -> None:
         )
         system.send(given_up.after, b"0#2")
         assert [found.kind for found in system.afterthoughts()] == [LATE_EFFECT] * effects
-
-
-def test_a_limit_is_no_proof() -> None:
-    report = LOSS.explore(ABLATED["resend"].parts["protocol"], max_seconds=0)
-    assert not report.complete
-    assert report.violations == []
-
-
-def test_a_scenario_says_what_it_is() -> None:
-    assert LOSS.description == "2 members, A sends 2, capacity 2: a datagram is lost"
-    assert "(2 times)" in DROP.description
-    assert "again and again" in DROP.description
-    assert "timers fire at any time" in PAIR["any timer"].description
-    assert "no fault" in TINY.description
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, ["explore", *arguments])
-    return result.exit_code, result.output
-
-
-def test_the_command_explores_one_scenario() -> None:
-    status, output = run("unicast", "--scenario", "any timer")
-    assert status == 0
-    assert "no violation" in output
-    assert "complete" in output
-
-
-@pytest.mark.parametrize("command", ["unicast", "sync"])
-def test_the_command_shows_what_a_missing_rule_leads_to(command: str) -> None:
-    status, output = run(command, "--without", "tombstone")
-    assert status == 1
-    assert "VIOLATION a message was delivered twice (S1, Y3)" in output
-    assert "DROPS its window for A" in output
-
-
-def test_the_command_says_that_it_did_not_finish() -> None:
-    status, output = run("sync", "--seconds", "0")
-    assert status == 1
-    assert "NOT COMPLETE" in output
-    assert "no violation" not in output
-
-
-def test_the_command_speaks_json() -> None:
-    status, output = run(
-        "sync", "--json", "--scenario", "drop and loss", "--capacity", "2", "--seconds", "0"
-    )
-    document = json.loads(output)
-    assert status == 1
-    assert document["complete"] is False
-    assert [row["scenario"] for row in document["scenarios"]] == ["drop and loss"]
-    assert "capacity 2" in document["scenarios"][0]["description"]

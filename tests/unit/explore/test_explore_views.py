@@ -3,14 +3,11 @@ what goes wrong without each rule."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
-from ringcast.cli import main
 from ringcast.explore.ablations import ABLATIONS as ALL_ABLATIONS
 from ringcast.explore.scenarios import VIEWS as SCENARIOS
 from ringcast.explore.view_steps import Fault, Script
@@ -168,54 +165,3 @@ def test_a_lost_frame_that_is_not_repeated_is_found() -> None:
     (found, *_) = report.violations
     assert found.kind == "VL: a member goes on without another that lives and was with it"
     assert any(line.endswith("A→B Propose 3@A of A, B  LOST") for line in found.witness)
-
-
-# The command
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, ["explore", "views", *arguments])
-    return result.exit_code, result.output
-
-
-def test_the_command_says_what_was_explored() -> None:
-    status, output = run("--scenario", "join", "--proposals", "1")
-    assert status == 0
-    first, counts, judged, total = output.splitlines()
-    assert first == (
-        "join  AB | C; proposals: 1, any set by anybody; crashes: 1; messages: 1 fifo by B; every "
-        "order, any frame lost, late or again"
-    )
-    assert "states, " in counts
-    assert counts.endswith("no violation")
-    assert judged.startswith("   judged: VS1 ")
-    assert total.endswith("violations: 0; complete")
-
-
-def test_the_command_shows_what_a_missing_rule_leads_to() -> None:
-    status, output = run("--without", "finish")
-    assert status == 1
-    assert "VIOLATION VS7: nobody misses a view of members that it was never parted from" in output
-    assert "      1  A proposes 2@A of AB" in output
-
-
-def test_the_command_shows_a_run_of_nodes() -> None:
-    status, output = run("--without", "order", "--json")
-    assert status == 1
-    (row,) = json.loads(output)["scenarios"]
-    assert row["runs"] == 1
-    assert any("C crashes" in line for line in row["violations"][0]["witness"])
-
-
-def test_a_rule_can_be_missed_in_another_scenario_too() -> None:
-    status, output = run("--without", "fetch", "--scenario", "nodes leave", "--seconds", "0")
-    assert status == 1
-    assert "nodes leave  ABC, whole nodes: B leaves; " in output
-    assert "NOT COMPLETE" in output
-
-
-def test_bounds_are_for_members_that_propose_whatever_they_like() -> None:
-    _, output = run("--scenario", "nodes crash", "--crashes", "0", "--seconds", "0")
-    assert "nodes crash  ABC, whole nodes: C crashes; " in output
-    _, output = run("--scenario", "join", "--crashes", "0", "--seconds", "0")
-    assert "; crashes: 0; " in output
