@@ -210,13 +210,15 @@ def test_files_are_short(path: str) -> None:
 CEILINGS = {
     "benchmarks": 4267,  # networks of any MTU, single messages, what refusing and sealing cost
     "cli": 3654,
+    "core": 630,
     "explore": 4029,
-    "protocols": 10061,
+    "protocols": 10004,
     "rules": 4496,
     "sim": 6129,
     "spark": 7292,
     "trace": 4923,  # pandas is loaded where rows are written, and not by every reader
-    "wire": 3030,
+    "window": 1752,
+    "wire": 3023,
 }
 """Lines that a package may have. They only shrink."""
 

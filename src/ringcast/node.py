@@ -33,7 +33,7 @@ from ringcast.wire.bursts import unpack_burst
 from ringcast.wire.changes import tag_of
 from ringcast.wire.codec import VERSION, Codec
 from ringcast.wire.frames import UnicastData
-from ringcast.wire.requests import encode_answer, encode_ask
+from ringcast.wire.messages import encode_answer, encode_ask
 from ringcast.wire.seal import Passage
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from ringcast.errors import DecodeError
 from ringcast.events import ReplyReceived, RequestReceived
 from ringcast.model import Address, Member
 from ringcast.wire.limits import COUNTER_MAX
-from ringcast.wire.requests import decode_request, encode_answer, encode_ask
+from ringcast.wire.messages import decode_request, encode_answer, encode_ask
 
 SENDER = Member(Address("h", 1), 1, "a")
 counters = st.one_of(st.integers(1, 3), st.integers(1, COUNTER_MAX))

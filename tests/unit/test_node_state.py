@@ -13,8 +13,7 @@ from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
 from ringcast.node import Node, build_node
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import JoinerBlocked, UnicastAck, UnicastData
-from ringcast.wire.messages import encode_message
-from ringcast.wire.requests import encode_ask
+from ringcast.wire.messages import encode_ask, encode_message
 
 A, B, C = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABC", 1))
 BOTH = View(ViewId(A, 1), (A, B))

@@ -24,7 +24,7 @@ from ringcast.errors import DecodeError
 from ringcast.events import Writable
 from ringcast.model import SYSTEM_EPOCH
 from ringcast.protocols.unicast import ReliableUnicast
-from ringcast.wire.requests import decode_request
+from ringcast.wire.messages import decode_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,8 +25,7 @@ from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.state import StateTransfer
-from ringcast.wire.messages import decode_message, encode_message
-from ringcast.wire.requests import decode_request
+from ringcast.wire.messages import decode_message, decode_request, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -169,7 +169,8 @@ class Window:
         """Everything ≤ `low` is gone."""
         self._ring.clear(self.low + 1, low - self.low)
         self.low = low
-        self._shrink()
+        if self.capacity > self.capacity_min:
+            self._shrink()
 
     def _resize(self, slots: int) -> None:
         """Have at least so many slots, as the bounds allow, and keep all that is here."""
@@ -181,7 +182,7 @@ class Window:
         """Give slots back if at most a quarter is in use. Those of a burst go at once, not by
         halves: an idle window gets no second call."""
         used = self.high - self.low
-        if self.capacity > self.capacity_min and 4 * used <= self.capacity:
+        if 4 * used <= self.capacity:
             self._resize(2 * used)
 
     def _check_capacity(self) -> None:

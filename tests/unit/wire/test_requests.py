@@ -13,8 +13,13 @@ from ringcast.model import Address, Member, Stream
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import JoinerBlocked, Watermark
 from ringcast.wire.limits import COUNTER_MAX
-from ringcast.wire.messages import decode_message, encode_message
-from ringcast.wire.requests import decode_request, encode_answer, encode_ask
+from ringcast.wire.messages import (
+    decode_message,
+    decode_request,
+    encode_answer,
+    encode_ask,
+    encode_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
