@@ -5,11 +5,34 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from functools import cached_property
+from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ringcast.rules.history import Condensed, History
-from ringcast.trace.rows import CRASH, FREEZE, PAUSE, PHASE, RESUME, STOP, VIEW, split_key
+from ringcast.trace.rows import (
+    CONN,
+    CRASH,
+    FREEZE,
+    PAUSE,
+    PHASE,
+    REJECT,
+    RESUME,
+    RX,
+    STOP,
+    SYNC,
+    SYNC_CALL,
+    TAIL,
+    TICK,
+    TX,
+    UNDELIVERABLE,
+    UNICAST_DELIVER,
+    UNICAST_DROP,
+    UNICAST_SEND,
+    UNICAST_WIN,
+    VIEW,
+    split_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -271,6 +294,34 @@ class Freezes:
         return held_ns
 
 
+ABOUT_NOBODY = (CRASH, REJECT, STOP, VIEW)
+"""What befalls a member, whoever its peers are."""
+OF_PAIRS = (
+    *(CONN, SYNC, SYNC_CALL, TAIL, TICK, UNDELIVERABLE),
+    *(UNICAST_DELIVER, UNICAST_DROP, UNICAST_SEND, UNICAST_WIN),
+)
+FRAMES_OF_PAIRS = ("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack")
+
+
+def instants(member: MemberKey, rows: Iterable[Row]) -> Iterator[list[list[Row]]]:
+    """For each of its peers: what a member did at one time, with what is about nobody in each.
+    What members say to themselves needs no connection and is left out."""
+    found: dict[MemberKey, list[Row]] = {}
+    general: list[Row] = []
+    for row in rows:
+        peer = row.peer, row.peer_inc
+        if row.event in ABOUT_NOBODY:
+            general.append(row)
+            for mine in found.values():
+                mine.append(row)
+        elif peer in found:
+            found[peer].append(row)
+        elif peer != member:
+            found[peer] = [*general, row]
+    for mine in found.values():
+        yield [list(instant) for _, instant in groupby(mine, key=attrgetter("mono_ns"))]
+
+
 class Run:
     """One run: its rows, in its order or in that of each member, and its facts."""
 
@@ -298,6 +349,19 @@ class Run:
 
     def by_member(self, *events: str) -> dict[MemberKey, list[Row]]:
         return self.by(attrgetter("node", "inc"), *events)
+
+    @cached_property
+    def pairs(self) -> list[tuple[MemberKey, list[list[Row]]]]:
+        """Each member with each peer, instant by instant."""
+        rows = (
+            row
+            for row in self.rows(*ABOUT_NOBODY, *OF_PAIRS, RX, TX)
+            if row.event not in (RX, TX) or row.kind in FRAMES_OF_PAIRS
+        )
+        members = by(rows, attrgetter("node", "inc"))
+        return [
+            (member, each) for member, mine in members.items() for each in instants(member, mine)
+        ]
 
     @cached_property
     def lives(self) -> Lives:
