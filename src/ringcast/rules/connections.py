@@ -22,23 +22,7 @@ from ringcast.rules.replay import (
     left,
     of_pairs,
 )
-from ringcast.trace.rows import (
-    CONN,
-    CRASH,
-    RX,
-    STOP,
-    SYNC,
-    SYNC_CALL,
-    TAIL,
-    TICK,
-    TX,
-    UNDELIVERABLE,
-    UNICAST_DELIVER,
-    UNICAST_DROP,
-    UNICAST_SEND,
-    VIEW,
-    split_key,
-)
+from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from ringcast.rules.replay import ConnKey, Entry, Pair
@@ -57,18 +41,18 @@ def as_they_may(pair: Pair) -> None:
     unexplained: list[Row] = []
     for rows in pair:
         for row in rows:
-            if row.event == CONN:
+            if row.event == trace.CONN:
                 _judge_transition(pair, row, newest)
                 if row.detail == "OPEN>NONE" and not _is_explained(row, rows):
                     unexplained.append(row)
             pair.entries.update(row)
         for row in rows:
-            is_frame = row.event == TX and pair.is_prompt(row)
-            if row.event == UNICAST_DELIVER or (is_frame and row.kind in ("uack", "unack")):
+            is_frame = row.event == trace.TX and pair.is_prompt(row)
+            if row.event == trace.UNICAST_DELIVER or (is_frame and row.kind in ("uack", "unack")):
                 _judge_use(pair, row, "R")
             elif is_frame and row.kind == "udata":
                 _judge_use(pair, row, "S")
-            elif row.event == STOP:
+            elif row.event == trace.STOP:
                 unexplained.clear()  # a member that leaves removes everything
     for row in unexplained:
         pair.found.violate(f"{row.member} removes {_name(row)}, which was open", row)
@@ -98,13 +82,14 @@ def _is_explained(row: Row, rows: list[Row]) -> bool:
     """Whether something in this instant takes an open entry away."""
     if row.kind == "S" and row.low < row.hr:
         return True  # given up, and to be reported: S8
-    if any(_is_replaced(other, row) for other in rows if other.event == VIEW):
+    if any(_is_replaced(other, row) for other in rows if other.event == trace.VIEW):
         return True
     return row.kind == "R" and (
         any(close.conn_key == row.conn_key for close in arrived(rows, "close"))
-        or any(other.event == UNICAST_DROP for other in rows)
+        or any(other.event == trace.UNICAST_DROP for other in rows)
         or any(
-            other.event == CONN and other.kind == "R" and other.epoch > row.epoch for other in rows
+            other.event == trace.CONN and other.kind == "R" and other.epoch > row.epoch
+            for other in rows
         )
     )
 
@@ -112,7 +97,7 @@ def _is_explained(row: Row, rows: list[Row]) -> bool:
 def _judge_use(pair: Pair, row: Row, kind: str) -> None:
     entries = pair.entries.lately(kind)
     if not any(entry.conn == row.conn_key for entry in entries):
-        what = row.kind if row.event == TX else "a delivery"
+        what = row.kind if row.event == trace.TX else "a delivery"
         text = f"{row.member}: {what} on connection {row.epoch}.{row.conn} with {row.peer}"
         shown = (entry.row for entry in entries)
         pair.found.violate(f"{text}, which is not there", *shown, row)
@@ -120,7 +105,7 @@ def _judge_use(pair: Pair, row: Row, kind: str) -> None:
 
 def _is_replaced(view: Row, row: Row) -> bool:
     """Whether the view has another incarnation of the row's peer."""
-    members = [split_key(key) for key in view.members]
+    members = [trace.split_key(key) for key in view.members]
     return row.peer_key not in members and any(node == row.peer for node, _ in members)
 
 
@@ -136,18 +121,18 @@ def opens_right(pair: Pair) -> None:
     for rows in pair:
         awaited = asked
         for row in rows:
-            if row.event == RX and row.kind == "udata" and row.seqno == 1:
+            if row.event == trace.RX and row.kind == "udata" and row.seqno == 1:
                 began[row.conn_key] = row.mono_ns
-            elif row.event == SYNC and row.detail == "asked":
+            elif row.event == trace.SYNC and row.detail == "asked":
                 asked = awaited = row.seqno, row.epoch
-            elif row.event == SYNC and asked == (row.seqno, row.epoch):
+            elif row.event == trace.SYNC and asked == (row.seqno, row.epoch):
                 asked = None
         for row in rows:
-            if row.event == UNICAST_DELIVER:
+            if row.event == trace.UNICAST_DELIVER:
                 taken[row.epoch] = max(taken[row.epoch], row.seqno2)
             elif row.event in Entries.EVENTS and row.kind == "R":
                 entry = pair.entries.now("R")
-                is_open = row.event == CONN and not is_gone(row)
+                is_open = row.event == trace.CONN and not is_gone(row)
                 if is_open and (entry is None or entry.conn != row.conn_key):
                     offsets = [
                         max(ok.low, taken[row.epoch])
@@ -164,7 +149,7 @@ def opens_right(pair: Pair) -> None:
 
 def _is_just_begun(row: Row, rows: list[Row], began: dict[ConnKey, int]) -> bool:
     """Whether its first message has come now, or waited for the view that comes now."""
-    patience = STRANGER_NS if any(each.event == VIEW for each in rows) else 0
+    patience = STRANGER_NS if any(each.event == trace.VIEW for each in rows) else 0
     return row.mono_ns - began.get(row.conn_key, -STRANGER_NS - 1) <= patience
 
 
@@ -198,16 +183,16 @@ def _judge_late_data(pair: Pair, rows: list[Row]) -> None:
         return
     pair.found.premises += len(frames)
     events = {row.event for row in rows}
-    if not frames or events.intersection((UNICAST_DROP, VIEW)):
+    if not frames or events.intersection((trace.UNICAST_DROP, trace.VIEW)):
         return
     if after is None:
         is_kept = before.state == CLOSING  # its time was up
     else:
         is_kept = _received(before) == _received(after)
         is_kept &= not (before.state == CLOSING and after.state == OPEN)
-    asked = [row for row in rows if row.event == SYNC and row.detail == "asked"]
-    if not is_kept or (asked and SYNC_CALL not in events):
-        changes = [row for row in rows if row.event in (*Entries.EVENTS, SYNC)]
+    asked = [row for row in rows if row.event == trace.SYNC and row.detail == "asked"]
+    if not is_kept or (asked and trace.SYNC_CALL not in events):
+        changes = [row for row in rows if row.event in (*Entries.EVENTS, trace.SYNC)]
         _report_late(pair, frames, before, *changes)
 
 
@@ -220,7 +205,7 @@ def _judge_late_acks(pair: Pair, rows: list[Row]) -> None:
         return
     pair.found.premises += len(frames)
     again = [row for row in left(rows, "udata") if row.again and pair.is_prompt(row)]
-    is_due = any(row.event in (TICK, TAIL) for row in rows)
+    is_due = any(row.event in (trace.TICK, trace.TAIL) for row in rows)
     if after.row.low != before.row.low or after.conn != before.conn or (again and not is_due):
         _report_late(pair, frames, before, after.row, *again)
 
@@ -253,13 +238,13 @@ def nothing_lost_in_silence(pair: Pair) -> None:
     told: dict[int, Row] = {}
     has_crashed = False
     for row in (row for rows in pair for row in rows):
-        if row.event == UNDELIVERABLE:
+        if row.event == trace.UNDELIVERABLE:
             earlier = told.setdefault(row.epoch, row)
             if earlier is not row:
                 found.violate(f"{row.member} reports {row.run} a second time", earlier, row)
-        has_crashed |= row.event == CRASH
+        has_crashed |= row.event == trace.CRASH
         entry = pair.entries.now("S")
-        is_over = row.event == STOP or (is_gone(row) and row.kind == "S")
+        is_over = row.event == trace.STOP or (is_gone(row) and row.kind == "S")
         if is_over and entry is not None and entry.row.low < entry.row.hr:
             found.premises += 1
             owed[entry.row.epoch] = entry.row
@@ -294,18 +279,18 @@ class Uses(dict[str, Used]):
 
     def note(self, row: Row, entries: Entries) -> None:
         """And follow the entries."""
-        entry = entries.now("R" if row.event == RX else row.kind)
+        entry = entries.now("R" if row.event == trace.RX else row.kind)
         entries.update(row)
-        if row.event == UNICAST_SEND:
+        if row.event == trace.UNICAST_SEND:
             self._use("S", row, is_sure=True)
-        elif row.event == RX:
+        elif row.event == trace.RX:
             if row.kind == "udata" and entry is not None and row.seqno2 > entry.row.received:
                 self._use("R", row, is_sure=False)
         elif row.event not in Entries.EVENTS:
             return
         elif is_gone(row):
             self.pop(row.kind, None)
-        elif row.event == CONN and row.detail.endswith(OPEN):
+        elif row.event == trace.CONN and row.detail.endswith(OPEN):
             self._use(row.kind, row, is_sure=not row.detail.startswith(OPEN))
         elif entry is not None and _has_moved(row, entry.row):
             self._use(row.kind, row, is_sure=True)
@@ -330,9 +315,9 @@ def expires_in_time(pair: Pair) -> None:
     """
     facts, uses = pair.facts, Uses()
     for rows in pair:
-        is_viewed = any(row.event == VIEW for row in rows)
+        is_viewed = any(row.event == trace.VIEW for row in rows)
         for row in rows:
-            if row.event == CONN and row.detail == "OPEN>CLOSING" and not is_viewed:
+            if row.event == trace.CONN and row.detail == "OPEN>CLOSING" and not is_viewed:
                 _judge_closing(pair, row, uses.get(row.kind))
             uses.note(row, pair.entries)
     if facts.gst_ns is not None and facts.expiry_ns and pair.is_live:

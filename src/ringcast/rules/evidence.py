@@ -10,29 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ringcast.rules.history import Condensed, History
-from ringcast.trace.rows import (
-    CONN,
-    CRASH,
-    FREEZE,
-    PAUSE,
-    PHASE,
-    REJECT,
-    RESUME,
-    RX,
-    STOP,
-    SYNC,
-    SYNC_CALL,
-    TAIL,
-    TICK,
-    TX,
-    UNDELIVERABLE,
-    UNICAST_DELIVER,
-    UNICAST_DROP,
-    UNICAST_SEND,
-    UNICAST_WIN,
-    VIEW,
-    split_key,
-)
+from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +18,7 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import Facts, MemberKey, Row
 
 K = TypeVar("K")
+T = TypeVar("T")
 
 
 class Progress:
@@ -112,11 +91,11 @@ def progress(
     return found
 
 
-def by(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
-    """These rows, for each key."""
-    found: defaultdict[K, list[Row]] = defaultdict(list)
-    for row in rows:
-        found[key(row)].append(row)
+def by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """These, for each key."""
+    found: defaultdict[K, list[T]] = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
     return dict(found)
 
 
@@ -164,7 +143,7 @@ class Ranges:
 class Lives:
     """Who lived to the end, and who saw which views: what liveness and lost tails depend on."""
 
-    EVENTS = (CRASH, STOP, PAUSE, RESUME, VIEW)
+    EVENTS = (trace.CRASH, trace.STOP, trace.PAUSE, trace.RESUME, trace.VIEW)
 
     __slots__ = ("ended", "paused", "views")
 
@@ -174,12 +153,12 @@ class Lives:
         self.views: defaultdict[MemberKey, list[Row]] = defaultdict(list)
         for row in rows:
             member = row.key
-            if row.event == VIEW:
+            if row.event == trace.VIEW:
                 self.views[member].append(row)
-            elif row.event in (CRASH, STOP):
+            elif row.event in (trace.CRASH, trace.STOP):
                 self.ended.setdefault(member, row)
             else:
-                self.paused[member] = row.event == PAUSE
+                self.paused[member] = row.event == trace.PAUSE
 
     def is_live(self, member: MemberKey) -> bool:
         return member not in self.ended and not self.paused.get(member, False)
@@ -191,10 +170,10 @@ class Lives:
     def without_tail(self) -> set[MemberKey]:
         """Whose trace may be a prefix where members record for themselves: the dead and the
         excluded. What hangs on their missing rows is unknown, neither ok nor violated."""
-        lost = {member for member, row in self.ended.items() if row.event == CRASH}
+        lost = {member for member, row in self.ended.items() if row.event == trace.CRASH}
         for views in self.views.values():
             seen = {key for row in views for key in row.members}
-            lost |= {split_key(key) for key in seen.difference(views[-1].members)}
+            lost |= {trace.split_key(key) for key in seen.difference(views[-1].members)}
         return lost
 
 
@@ -244,7 +223,7 @@ class Frozen(NamedTuple):
 class Freezes:
     """When members were frozen: senders are held then, and messages wait for the next view."""
 
-    EVENTS = (FREEZE, VIEW, STOP, CRASH)
+    EVENTS = (trace.FREEZE, trace.VIEW, trace.STOP, trace.CRASH)
 
     __slots__ = ("rows",)
 
@@ -255,14 +234,14 @@ class Freezes:
         frozen: Frozen | None = None
         before: Row | None = None
         for row in self.rows.get(member, []):
-            if row.event == FREEZE:
+            if row.event == trace.FREEZE:
                 promised = () if frozen is None else frozen.promised
                 frozen = Frozen((*promised, row), None, before)
                 continue
             if frozen is not None:
                 yield frozen._replace(end=row)
                 frozen = None
-            if row.event == VIEW:
+            if row.event == trace.VIEW:
                 before = row
         if frozen is not None:
             yield frozen
@@ -275,7 +254,7 @@ class Freezes:
             (first_ns if row.member in asked else since_ns) <= row.mono_ns <= until_ns
             for rows in self.rows.values()
             for row in rows
-            if row.event in (CRASH, STOP)
+            if row.event in (trace.CRASH, trace.STOP)
         )
 
     def held_ns(self, members: Iterable[MemberKey], since_ns: int, until_ns: int) -> int:
@@ -294,11 +273,11 @@ class Freezes:
         return held_ns
 
 
-ABOUT_NOBODY = (CRASH, REJECT, STOP, VIEW)
+ABOUT_NOBODY = (trace.CRASH, trace.REJECT, trace.STOP, trace.VIEW)
 """What befalls a member, whoever its peers are."""
 OF_PAIRS = (
-    *(CONN, SYNC, SYNC_CALL, TAIL, TICK, UNDELIVERABLE),
-    *(UNICAST_DELIVER, UNICAST_DROP, UNICAST_SEND, UNICAST_WIN),
+    *(trace.CONN, trace.SYNC, trace.SYNC_CALL, trace.TAIL, trace.TICK, trace.UNDELIVERABLE),
+    *(trace.UNICAST_DELIVER, trace.UNICAST_DROP, trace.UNICAST_SEND, trace.UNICAST_WIN),
 )
 FRAMES_OF_PAIRS = ("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack")
 
@@ -355,8 +334,8 @@ class Run:
         """Each member with each peer, instant by instant."""
         rows = (
             row
-            for row in self.rows(*ABOUT_NOBODY, *OF_PAIRS, RX, TX)
-            if row.event not in (RX, TX) or row.kind in FRAMES_OF_PAIRS
+            for row in self.rows(*ABOUT_NOBODY, *OF_PAIRS, trace.RX, trace.TX)
+            if row.event not in (trace.RX, trace.TX) or row.kind in FRAMES_OF_PAIRS
         )
         members = by(rows, attrgetter("node", "inc"))
         return [
@@ -373,7 +352,7 @@ class Run:
 
     @cached_property
     def phases(self) -> Phases:
-        return Phases(self.rows(PHASE))
+        return Phases(self.rows(trace.PHASE))
 
     @cached_property
     def history(self) -> History:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.rules.findings import Stated
+from ringcast.rules.findings import Rule
 from ringcast.trace.rows import CONN, RX, TX, UNICAST_WIN
 
 if TYPE_CHECKING:
@@ -88,15 +88,15 @@ class Pair:
         return waited_ns > bound_ns + slack_ns
 
 
-def of_pairs(id: str, title: str) -> Callable[[Callable[[Pair], None]], Stated]:
+def of_pairs(id: str, title: str) -> Callable[[Callable[[Pair], None]], Rule]:
     """Make a function a rule that judges each member with each of its peers."""
 
-    def make(judge_pair: Callable[[Pair], None]) -> Stated:
+    def make(judge_pair: Callable[[Pair], None]) -> Rule:
         def judge(run: Run, found: Findings) -> None:
             for member, instants in run.pairs:
                 judge_pair(Pair(run, member, instants, found))
 
-        return Stated(id, title, judge)
+        return Rule(id, title, judge)
 
     return make
 

@@ -22,15 +22,7 @@ from ringcast.rules.replay import (
     side_stream,
 )
 from ringcast.rules.unicast_liveness import Journal, sync_bound_ns
-from ringcast.trace.rows import (
-    CONN,
-    REJECT,
-    SYNC,
-    SYNC_CALL,
-    TICK,
-    UNICAST_DELIVER,
-    UNICAST_DROP,
-)
+from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
@@ -46,7 +38,7 @@ def delivered_before_purged(run: Run, found: Findings) -> None:
     """What a sender purges, its receiver's application has delivered by then."""
     prefixes = run.lives.without_tail()
     windows = [row for row in run.rows(*Entries.EVENTS) if row.kind == "S" and row.low > 0]
-    taken_of = progress(run.rows(UNICAST_DELIVER), delivered_stream)
+    taken_of = progress(run.rows(trace.UNICAST_DELIVER), delivered_stream)
     for stream, purged in progress(windows, sent_stream, value=attrgetter("low")).items():
         delivered = taken_of.get(stream, NOWHERE)
         for mark, through, row in purged:
@@ -55,10 +47,8 @@ def delivered_before_purged(run: Run, found: Findings) -> None:
                 found.unknown.add(NO_RUN_ORDER)
             taken = delivered.at(mark)
             if taken < through and not (mark < 0 and stream[2:4] in prefixes):
-                found.violate(
-                    f"{row.member} purges {through} to {row.peer}, which has delivered {taken}",
-                    *(delivered.row_at(mark), row),
-                )
+                text = f"{row.member} purges {through} to {row.peer}, which has delivered {taken}"
+                found.violate(text, delivered.row_at(mark), row)
                 break
 
 
@@ -85,11 +75,9 @@ def no_endless_repair(run: Run, found: Findings) -> None:
                 continue
             found.premises += 1
             if sender.low > receiver.hd:
-                found.violate(
-                    f"{sender.member} has purged {sender.low} to {receiver.member}, which waits "
-                    f"for {receiver.hd + 1}",
-                    *sorted((sender, receiver), key=attrgetter("run_idx")),
-                )
+                purged = f"{sender.member} has purged {sender.low} to {receiver.member}"
+                both = sorted((sender, receiver), key=attrgetter("run_idx"))
+                found.violate(f"{purged}, which waits for {receiver.hd + 1}", *both)
                 break
 
 
@@ -100,17 +88,14 @@ def once_across_syncs(run: Run, found: Findings) -> None:
     Judged are deliveries on any but the first connection of a stream.
     """
     delivered: defaultdict[Stream, Ranges] = defaultdict(Ranges)
-    for row in run.rows(UNICAST_DELIVER):
+    for row in run.rows(trace.UNICAST_DELIVER):
         earlier = delivered[delivered_stream(row)].add(row.seqno, row.seqno2, row)
         if row.conn == FIRST_CONN_ID or row.peer_key == row.key:
             continue
         found.premises += 1
         if earlier:
-            found.violate(
-                f"{row.member} delivers {row.peer}:{row.run} again on connection "
-                f"{row.epoch}.{row.conn}",
-                *(*earlier, row),
-            )
+            text = f"{row.member} delivers {row.peer}:{row.run} again on connection"
+            found.violate(f"{text} {row.epoch}.{row.conn}", *earlier, row)
 
 
 @of_pairs("Y4", "one lost window makes at most one new connection")
@@ -123,19 +108,21 @@ def one_connection_per_drop(pair: Pair) -> None:
     for rows in pair:
         syncs = arrived(rows, "sync")
         for row in rows:
-            is_answer = row.event == SYNC and row.detail == "answered"
+            is_answer = row.event == trace.SYNC and row.detail == "answered"
             if is_answer:
                 answered[row.epoch] = row
-            elif row.event == SYNC and row.detail != "given up" and row.epoch in answered:
+            elif row.event == trace.SYNC and row.detail != "given up" and row.epoch in answered:
                 pair.found.premises += 1
                 if not has_cause:
                     text = f"{row.member} asks {row.peer} again where its stream {row.epoch} stands"
                     why = "though it was answered and lost nothing"
                     pair.found.violate(f"{text}, {why}", answered[row.epoch], row)
-            elif row.event == CONN and row.kind == "S":
+            elif row.event == trace.CONN and row.kind == "S":
                 nonce = _judge_conn(pair, row, syncs, nonce)
-            is_lost = row.event in (SYNC_CALL, UNICAST_DROP) or (is_gone(row) and row.kind == "R")
-            has_cause |= is_lost or (row.event == SYNC and row.detail == "given up")
+            is_lost = row.event in (trace.SYNC_CALL, trace.UNICAST_DROP) or (
+                is_gone(row) and row.kind == "R"
+            )
+            has_cause |= is_lost or (row.event == trace.SYNC and row.detail == "given up")
             has_cause &= not is_answer
             pair.entries.update(row)
 
@@ -164,7 +151,7 @@ def one_direction(pair: Pair) -> None:
     """
     for rows in pair:
         pair.entries.update_all(rows)
-        if any(row.event == UNICAST_DROP for row in rows):
+        if any(row.event == trace.UNICAST_DROP for row in rows):
             continue
         if not arrived(rows, "udata", "sync_ok", "close"):
             _judge_other(pair, "R", arrived(rows, "sync"))
@@ -236,10 +223,10 @@ def sync_is_cheap(pair: Pair) -> None:
     for rows in pair:
         asked = is_open
         for row in rows:
-            if row.event == SYNC:
+            if row.event == trace.SYNC:
                 is_open = row if row.detail == "asked" else None
                 asked = is_open or asked
-            elif row.event == TICK:
+            elif row.event == trace.TICK:
                 credit += 1
         pair.entries.update_all(rows)
         is_asked = bool(arrived(rows, "sync"))
@@ -288,14 +275,14 @@ def sync_ends(pair: Pair) -> None:
     for rows in pair:
         pair.entries.update_all(rows)
         for row in rows:
-            if row.event == SYNC and row.detail == "asked":
+            if row.event == trace.SYNC and row.detail == "asked":
                 since = row
-            elif row.event == SYNC and since is not None:
+            elif row.event == trace.SYNC and since is not None:
                 if pair.is_prompt(row):
                     pair.lasted(since, row, bound_ns, _asks(since))
                 since = None
         # A frame for a predecessor at this address is refused; its row does not tell.
-        is_refused = any(row.event == REJECT for row in rows)
+        is_refused = any(row.event == trace.REJECT for row in rows)
         for ack in arrived(rows, "uack") if not is_refused else ():
             _judge_ack(pair, ack)
     if since is not None and pair.is_owed():

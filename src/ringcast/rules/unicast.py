@@ -47,18 +47,14 @@ def in_turn(run: Run, found: Findings) -> None:
         for earlier, row in pairwise([None, *rows]):
             due = 1 if earlier is None else earlier.seqno2 + 1
             if row is not None and (row.seqno != due or row.seqno2 < row.seqno):
-                found.violate(
-                    f"{row.member} delivers {row.run} of {_stream(row)}, due was {due}",
-                    *(earlier, row),
-                )
+                text = f"{row.member} delivers {row.run} of {_stream(row)}, due was {due}"
+                found.violate(text, earlier, row)
         sent = sent_by.get(stream, NOWHERE)
         for mark, through, row in progress(rows, delivered_stream)[stream]:
             if sent.at(mark) < through:
-                found.violate(
-                    f"{row.member} delivers {row.run} of {_stream(row)}; by then "
-                    f"{sent.at(mark)} were sent",
-                    *(sent.row_at(mark), row),
-                )
+                text = f"{row.member} delivers {row.run} of {_stream(row)}"
+                were = f"by then {sent.at(mark)} were sent"
+                found.violate(f"{text}; {were}", sent.row_at(mark), row)
                 break
 
 

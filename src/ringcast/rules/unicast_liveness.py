@@ -23,17 +23,7 @@ from ringcast.rules.replay import (
     sent_stream,
     side_stream,
 )
-from ringcast.trace.rows import (
-    CONN,
-    RX,
-    STOP,
-    SYNC,
-    TX,
-    UNDELIVERABLE,
-    UNICAST_DELIVER,
-    UNICAST_SEND,
-    VIEW,
-)
+from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,12 +71,12 @@ class Journal:
         clock = attrgetter("mono_ns")
         windows = [row for row in run.rows(*Entries.EVENTS) if row.kind == "S"]
         self.run = run
-        self.sent = run.by(sent_stream, UNICAST_SEND)
-        self.delivered = progress(run.rows(UNICAST_DELIVER), delivered_stream, clock)
+        self.sent = run.by(sent_stream, trace.UNICAST_SEND)
+        self.delivered = progress(run.rows(trace.UNICAST_DELIVER), delivered_stream, clock)
         self.acked = progress(windows, sent_stream, clock, attrgetter("low"))
-        self.lost = run.by(sent_stream, UNDELIVERABLE)
-        self.syncs = run.by(delivered_stream, SYNC)
-        self.conns = run.by(lambda row: (row.kind, side_stream(row)), CONN)
+        self.lost = run.by(sent_stream, trace.UNDELIVERABLE)
+        self.syncs = run.by(delivered_stream, trace.SYNC)
+        self.conns = run.by(lambda row: (row.kind, side_stream(row)), trace.CONN)
 
     def owed(self) -> Iterator[tuple[Stream, list[Row]]]:
         """What was sent and not given up on streams of which both sides live to the end, and the
@@ -198,17 +188,17 @@ def acked_soon(pair: Pair) -> None:
     for row in (row for rows in pair for row in rows):
         entry = pair.entries.now("R")
         is_current = entry is not None and entry.conn == row.conn_key
-        is_owed = row.event == UNICAST_DELIVER
-        if row.event == RX and row.kind == "udata" and entry and is_current:
+        is_owed = row.event == trace.UNICAST_DELIVER
+        if row.event == trace.RX and row.kind == "udata" and entry and is_current:
             is_owed = row.seqno2 <= entry.row.hd
         if is_owed and pair.is_prompt(row):
             waiting.append(row)
-        elif row.event == TX and row.kind == "uack":
+        elif row.event == trace.TX and row.kind == "uack":
             for since in waiting:
                 if since.seqno2 <= row.hd:
                     _judge_ack(pair, since, row)
             waiting = [since for since in waiting if since.seqno2 > row.hd]
-        elif row.event == CONN and row.kind == "R":
+        elif row.event == trace.CONN and row.kind == "R":
             has_moved = entry is not None and not is_current
             waiting = [] if has_moved or is_gone(row) else waiting
         pair.entries.update(row)
@@ -231,7 +221,7 @@ def idle_is_gone(pair: Pair) -> None:
     uses = Uses()
     delivered: dict[str, Row] = {}
     for row in (row for rows in pair for row in rows):
-        if row.event == UNICAST_DELIVER:
+        if row.event == trace.UNICAST_DELIVER:
             delivered["R"] = row
         elif is_gone(row):
             _judge_end(pair, row.kind, row, uses, delivered)
@@ -262,7 +252,7 @@ def given_up_in_time(pair: Pair) -> None:
     not before. The time runs since something is unacknowledged and nothing was heard."""
     since: Row | None = None
     for rows in pair:
-        is_told = any(row.event in (VIEW, STOP) for row in rows)
+        is_told = any(row.event in (trace.VIEW, trace.STOP) for row in rows)
         said = arrived(rows, "uack", "unack", "sync", "sync_ack")
         if since is not None and said:
             since = said[-1]
@@ -306,7 +296,9 @@ def highest_soon_again(pair: Pair) -> None:
                 if since is not None:
                     _judge_repeat(pair, since, None, row.mono_ns)
                 since = row if row.low < row.hr and not is_gone(row) else None
-        is_again = row.event == TX and row.kind == "udata" and row.again and pair.is_prompt(row)
+        is_again = (
+            row.event == trace.TX and row.kind == "udata" and row.again and pair.is_prompt(row)
+        )
         if since is not None and is_again and row.seqno2 >= since.hr:
             _judge_repeat(pair, since, row)
             since = None
@@ -334,10 +326,10 @@ def quiet_pairs(run: Run, found: Findings) -> None:
     Judged for frames to members that live and take. What goes to others ends when they are given
     up (S-L5).
     """
-    quiet_ns = quiet_since(run, run.rows(UNICAST_SEND), quiet_bound_ns(run.facts), found)
+    quiet_ns = quiet_since(run, run.rows(trace.UNICAST_SEND), quiet_bound_ns(run.facts), found)
     if quiet_ns is None:
         return
-    said = [row for row in run.rows(TX) if row.kind in QUIET_KINDS]
+    said = [row for row in run.rows(trace.TX) if row.kind in QUIET_KINDS]
     for noise in late(said, lambda row: (row.key, row.peer_key), quiet_ns):
         last, is_reading = noise[-1], noise[-1].peer_member not in run.facts.stopped_members
         if run.lives.is_live(last.peer_key) and is_reading:
