@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -307,13 +307,14 @@ class Run:
     def __init__(self, rows: Iterable[Row], facts: Facts) -> None:
         self.facts = facts
         self._rows = list(rows)
+        self._places = by(range(len(self._rows)), lambda place: self._rows[place].event)
         self._of: dict[tuple[str, ...], list[Row]] = {}
 
     def rows(self, *events: str) -> list[Row]:
         """Those of these events."""
         if events not in self._of:
-            wanted = frozenset(events)
-            self._of[events] = [row for row in self._rows if row.event in wanted]
+            places = (self._places.get(event, ()) for event in set(events))
+            self._of[events] = [self._rows[place] for place in sorted(chain(*places))]
         return self._of[events]
 
     def by(self, key: Callable[[Row], K], *events: str) -> dict[K, list[Row]]:
