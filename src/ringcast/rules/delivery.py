@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.rules.evidence import NOWHERE, Ranges, progress
-from ringcast.rules.findings import rule, stepwise
+from ringcast.rules.findings import Need, rule, stepwise
 from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def at_most_once(run: Run, found: Findings) -> None:
             found.violate(f"{_delivers(row)}, some of it again", *earlier, row)
 
 
-@rule("G3", "nothing comes from a member after its crash")
+@rule("G3", "nothing comes from a member after its crash", Need.DEATHS)
 def silent_dead(run: Run, found: Findings) -> None:
     """A crashed incarnation does nothing more."""
     crashes = run.by_member(trace.CRASH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -50,6 +51,18 @@ class Verdict:
         return "held" if self.premises else "vacuous"
 
 
+class Need(Enum):
+    """What a trace must show beyond what members record for themselves: why theirs do not."""
+
+    NOTHING = ""
+    DEATHS = "a member that is killed writes nothing down any more"
+    ORDER = "needs the order of the whole run, which only a simulation has"
+    CALM = "counts from the end of the faults, which only a simulation knows"
+    BLOCKS = "members do not record when a send is blocked"
+    PAIRS = "members do not record messages to one member"
+    STATE = "members do not record their application's state"
+
+
 Steps: TypeAlias = "Generator[None, Row | None, None]"
 """Takes one row after the other, then None."""
 
@@ -61,15 +74,18 @@ class Rule(NamedTuple):
     title: str
     judge: Callable[[Run, Findings], None]
     """Counts premises and violations of a run."""
+    needs: Need = Need.NOTHING
     events: tuple[str, ...] = ()
     steps: Callable[[Facts, Findings], Steps] | None = None
     """The same over rows of these events that come one by one. It keeps little of them: a long
     trace is judged while it is read."""
 
 
-def rule(id: str, title: str) -> Callable[[Callable[[Run, Findings], None]], Rule]:
+def rule(
+    id: str, title: str, needs: Need = Need.NOTHING
+) -> Callable[[Callable[[Run, Findings], None]], Rule]:
     """Make a function a rule."""
-    return lambda judge: Rule(id, title, judge)
+    return lambda judge: Rule(id, title, judge, needs)
 
 
 def stepwise(
@@ -84,7 +100,7 @@ def stepwise(
                 feed(row)
             end(feed)
 
-        return Rule(id, title, judge, events, steps)
+        return Rule(id, title, judge, events=events, steps=steps)
 
     return make
 

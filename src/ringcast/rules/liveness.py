@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
 from ringcast.rules.evidence import NOWHERE, by, progress
-from ringcast.rules.findings import WITNESS_ROWS_MAX, rule
+from ringcast.rules.findings import WITNESS_ROWS_MAX, Need, rule
 from ringcast.rules.flow import judge_drops
 from ringcast.trace import rows as trace
 
@@ -53,7 +53,7 @@ def late(rows: Iterable[Row], key: Callable[[Row], object], since_ns: int) -> It
             yield noise
 
 
-@rule("G8", "an idle group repairs nothing")
+@rule("G8", "an idle group repairs nothing", Need.CALM)
 def quiet(run: Run, found: Findings) -> None:
     """Once everything is delivered and known to be, nobody asks for repair or repeats data, and
     where members report nobody reports; as long as nobody takes nothing."""
@@ -135,7 +135,7 @@ class Journal:
         return max(0, until_ns - since_ns - held_ns)
 
 
-@rule("N-L1", "a message is delivered everywhere in time, the last one too")
+@rule("N-L1", "a message is delivered everywhere in time, the last one too", Need.CALM)
 def delivered_in_time(run: Run, found: Findings) -> None:
     """Every message of a live sender reaches every live member of its view within the bound."""
     judge_deliveries(Journal(run), found, lambda row, _taking, _since_ns: row.seqno2)
@@ -194,7 +194,7 @@ def _sent_to(receiver: str, sends: list[Row], views: list[Row]) -> list[Row]:
     return [row for row in sends if row.idx > since.idx]
 
 
-@rule("N-L2", "a sender's window empties after its last send")
+@rule("N-L2", "a sender's window empties after its last send", Need.CALM)
 def drained(run: Run, found: Findings) -> None:
     """After its last send a sender soon knows that all have delivered: its window is empty."""
     judge_drained(Journal(run), found)
@@ -222,7 +222,7 @@ def judge_drained(journal: Journal, found: Findings) -> None:
 _GOING_ON = (trace.SEND, trace.SEND_BLOCK, trace.SEND_UNBLOCK, trace.SEND_FAIL)
 
 
-@rule("N-L3", "a sender goes on as soon as there is room")
+@rule("N-L3", "a sender goes on as soon as there is room", Need.BLOCKS)
 def unblocked(run: Run, found: Findings) -> None:
     """The purge that makes room lets a blocked sender go on in the same input.
 
@@ -304,7 +304,7 @@ def _blocked(rows: list[Row]) -> Iterator[tuple[Row, Row | None]]:
         yield block, None
 
 
-@rule("N-L5", "overload slows senders down and nothing else")
+@rule("N-L5", "overload slows senders down and nothing else", Need.BLOCKS)
 def calm_under_overload(run: Run, found: Findings) -> None:
     """Where senders are blocked, windows keep their bound and no message is dropped for room.
 
@@ -321,7 +321,7 @@ def calm_under_overload(run: Run, found: Findings) -> None:
 # Uniform messages: that they come in order is N1
 
 
-@rule("U5", "a uniform message of a live sender is delivered everywhere in time")
+@rule("U5", "a uniform message of a live sender is delivered everywhere in time", Need.CALM)
 def valid(run: Run, found: Findings) -> None:
     """A live sender's message is delivered by all live members of its view.
 
@@ -340,13 +340,13 @@ def valid(run: Run, found: Findings) -> None:
     judge_deliveries(journal, found, owed_through)
 
 
-@rule("U7", "in the end uniform windows are empty")
+@rule("U7", "in the end uniform windows are empty", Need.CALM)
 def nothing_left(run: Run, found: Findings) -> None:
     """In the end no live sender keeps any uniform message."""
     judge_drained(Journal(run, Stream.UNIFORM), found)
 
 
-@rule("U-L1", "without faults a uniform message takes three delays")
+@rule("U-L1", "without faults a uniform message takes three delays", Need.CALM)
 def three_delays(run: Run, found: Findings) -> None:
     """Where nothing is amiss a message is delivered everywhere within three delays: it travels, is
     acknowledged, and is committed.

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.rules import bounds
-from ringcast.rules.findings import rule
+from ringcast.rules.findings import Need, rule
 from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ LEAVE = "leave"
 """The application asks its member to leave; `stop` follows when it is out."""
 
 
-@rule("V-L1", "all that live come to one view, in time")
+@rule("V-L1", "all that live come to one view, in time", Need.CALM)
 def one_view(run: Run, found: Findings) -> None:
     """Once the network has healed, all members that live end in one view of exactly them.
 
@@ -118,7 +118,7 @@ def _judge_waits(
             found.wait(end_ns - since_ns, bound_ns(begun), ended, text, begun, ended)
 
 
-@rule("V-L2", "whoever starts is in a view, in time")
+@rule("V-L2", "whoever starts is in a view, in time", Need.CALM)
 def joined_in_time(run: Run, found: Findings) -> None:
     """Whoever starts is in a view soon: in its group's, or in one of its own. What began under
     faults counts from the healing on, if it still lasts."""
@@ -129,7 +129,7 @@ def joined_in_time(run: Run, found: Findings) -> None:
     _judge_waits(run, trace.START, trace.VIEW, since, lambda _: bounds.join_ns(run.facts), found)
 
 
-@rule("V-L3", "whoever leaves is out, in time")
+@rule("V-L3", "whoever leaves is out, in time", Need.CALM)
 def left_in_time(run: Run, found: Findings) -> None:
     """Whoever is asked to leave is out soon, also if nobody answers; on a network that works as
     soon as what it has sent has its seqnos, and with a change that asks it for what it has."""
@@ -168,7 +168,7 @@ def _judge_goodbyes(run: Run, found: Findings) -> None:
                 found.violate(text, views[-1], asked, end)
 
 
-@rule("V-L4", "links that come and go do not make and break the group without end")
+@rule("V-L4", "links that come and go do not make and break the group without end", Need.CALM)
 def restful(run: Run, found: Findings) -> None:
     """However links come and go, views do not follow for ever: in any minute not too many, and
     much fewer that bring somebody back.
@@ -210,7 +210,7 @@ def _judge_rate(what: str, rows: list[Row], bound: int, found: Findings) -> None
 # How long view changes hold members up, on a network that works
 
 
-@rule("V-L5", "a view change ends, in time, whatever applications do")
+@rule("V-L5", "a view change ends, in time, whatever applications do", Need.CALM)
 def changes_end(run: Run, found: Findings) -> None:
     """Nobody is frozen for long: for one change, if nobody refuses or stays silent; else for as
     long as it takes to go on without whoever does. Windows may be full, and readers slow."""
@@ -233,7 +233,11 @@ def changes_end(run: Run, found: Findings) -> None:
             found.wait(end_ns - since_ns, bound_ns, end, text, first, frozen.last, end)
 
 
-@rule("V-L6", "who joins and who comes back holds senders up for a tenth of the time at most")
+@rule(
+    "V-L6",
+    "who joins and who comes back holds senders up for a tenth of the time at most",
+    Need.CALM,
+)
 def rarely_at_will(run: Run, found: Findings) -> None:
     """Changes that only bring somebody in hold senders up for a tenth of any ten seconds: nine
     times as long passes after each. So of the last one, behind which that time has yet to pass, all

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.rules.findings import Rule
+from ringcast.rules.findings import Need, Rule
 from ringcast.trace.rows import CONN, RX, TX, UNICAST_WIN
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def of_pairs(id: str, title: str) -> Callable[[Callable[[Pair], None]], Rule]:
             for member, instants in run.pairs:
                 judge_pair(Pair(run, member, instants, found))
 
-        return Rule(id, title, judge)
+        return Rule(id, title, judge, Need.PAIRS)
 
     return make
 

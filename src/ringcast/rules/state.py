@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from ringcast.rules import bounds
-from ringcast.rules.findings import rule
+from ringcast.rules.findings import Need, rule
 from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def statements(rows: list[Row]) -> Iterator[Statement]:
         yield told
 
 
-@rule("T1", "a state is its provider's, as it was at the cut of a view")
+@rule("T1", "a state is its provider's, as it was at the cut of a view", Need.STATE)
 def as_its_provider_had_it(run: Run, found: Findings) -> None:
     """Whoever takes a state gets what its provider had at the cut of a view: right behind that
     view, before any message of it. Both speak of the same view."""
@@ -228,7 +228,7 @@ def _range(row: Row) -> str:
     return f"{row.peer}:{row.run}"
 
 
-@rule("T2", "behind a state comes what was sent since its cut, once")
+@rule("T2", "behind a state comes what was sent since its cut, once", Need.STATE)
 def once_behind_its_state(run: Run, found: Findings) -> None:
     """Behind its state an application gets exactly what was sent in the view that the state was cut
     at, and in later ones: in order, once, and all that its member took. Before it, it gets nothing.
@@ -246,7 +246,11 @@ def once_behind_its_state(run: Run, found: Findings) -> None:
             taker.close()
 
 
-@rule("T3", "every state is made of exactly the messages that its chain of members was handed")
+@rule(
+    "T3",
+    "every state is made of exactly the messages that its chain of members was handed",
+    Need.STATE,
+)
 def state_is_what_was_handed(run: Run, found: Findings) -> None:
     """Whenever a state is given, and at the end of the run, it is what follows from all that its
     member was handed, on top of the state that it got, which follows likewise, and so on."""
@@ -277,7 +281,7 @@ def state_is_what_was_handed(run: Run, found: Findings) -> None:
             state[row.origin] = before.then(count, row.seqno2, row.block_hash)
 
 
-@rule("T4", "a state is lost only if nobody in the view can give it")
+@rule("T4", "a state is lost only if nobody in the view can give it", Need.STATE)
 def lost_only_if_nobody_has_it(run: Run, found: Findings) -> None:
     """A state is called lost only in a view to which everybody else came without one, or where all
     who had one have refused it to somebody of the view."""
@@ -322,7 +326,7 @@ def _could_not(rows: list[Row], view: Row, lost: Row) -> bool:
     return not has_state
 
 
-@rule("T-L1", "whoever takes a state has it, in time")
+@rule("T-L1", "whoever takes a state has it, in time", Need.STATE)
 def state_in_time(run: Run, found: Findings) -> None:
     """Whoever takes a state has it soon, or is told that nobody has it."""
     if run.phases.heal is None:

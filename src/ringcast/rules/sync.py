@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ringcast.model import FIRST_CONN_ID
 from ringcast.rules.bounds import SYNC_TICKS_MAX
 from ringcast.rules.evidence import NOWHERE, Ranges, progress
-from ringcast.rules.findings import rule
+from ringcast.rules.findings import Need, rule
 from ringcast.rules.liveness import NO_COMMON_CLOCK
 from ringcast.rules.replay import (
     Entries,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NO_RUN_ORDER = "whether it was so at each moment: no run order"
 
 
-@rule("Y1", "nothing is purged before it was delivered, whatever acks are late")
+@rule("Y1", "nothing is purged before it was delivered, whatever acks are late", Need.PAIRS)
 def delivered_before_purged(run: Run, found: Findings) -> None:
     """What a sender purges, its receiver's application has delivered by then."""
     prefixes = run.lives.without_tail()
@@ -52,7 +52,9 @@ def delivered_before_purged(run: Run, found: Findings) -> None:
                 break
 
 
-@rule("Y2", "on one connection the sender has kept everything that the receiver waits for")
+@rule(
+    "Y2", "on one connection the sender has kept everything that the receiver waits for", Need.PAIRS
+)
 def no_endless_repair(run: Run, found: Findings) -> None:
     """While both sides are on one connection, the sender still has all that the receiver lacks.
 
@@ -81,7 +83,7 @@ def no_endless_repair(run: Run, found: Findings) -> None:
                 break
 
 
-@rule("Y3", "a sync repeats no delivery")
+@rule("Y3", "a sync repeats no delivery", Need.PAIRS)
 def once_across_syncs(run: Run, found: Findings) -> None:
     """After a window was dropped and found its place again, nothing is delivered a second time.
 
@@ -178,7 +180,7 @@ def _place(kind: str, row: Row) -> tuple[ConnKey, int, int]:
 # How soon, and at what cost. What began before the end of healing counts from there.
 
 
-@rule("Y-L1", "a receiver without a window gets one in time")
+@rule("Y-L1", "a receiver without a window gets one in time", Need.PAIRS)
 def flows_again(run: Run, found: Findings) -> None:
     """A receiver that asks a live sender where its stream stands has a window in time.
 

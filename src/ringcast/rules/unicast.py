@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.model import FIRST_CONN_ID
 from ringcast.rules.evidence import NOWHERE, progress
-from ringcast.rules.findings import rule
+from ringcast.rules.findings import Need, rule
 from ringcast.rules.replay import (
     ROUNDING_NS,
     Entries,
@@ -35,7 +35,7 @@ PROOF_DATAGRAMS = 3
 """So many datagrams behind a gap prove a loss; with fewer it may still be reordering."""
 
 
-@rule("S1", "messages to one member arrive in order, each once")
+@rule("S1", "messages to one member arrive in order, each once", Need.PAIRS)
 def in_turn(run: Run, found: Findings) -> None:
     """Per stream a receiver delivers 1, 2, 3, …: each once, and each was sent before.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.rules.connections import Uses
 from ringcast.rules.evidence import NOWHERE, progress
-from ringcast.rules.findings import rule
+from ringcast.rules.findings import Need, rule
 from ringcast.rules.liveness import NO_COMMON_CLOCK, late, quiet_since
 from ringcast.rules.replay import (
     ROUNDING_NS,
@@ -111,7 +111,7 @@ class Journal:
         return stream in self.lost and seqno >= self.lost[stream][0].seqno
 
 
-@rule("S-L1", "a message to a live member is delivered and acknowledged in time")
+@rule("S-L1", "a message to a live member is delivered and acknowledged in time", Need.PAIRS)
 def delivered_to_one(run: Run, found: Findings) -> None:
     """Every message to a live member is delivered in time, and its sender soon knows.
 
@@ -147,7 +147,7 @@ def delivered_to_one(run: Run, found: Findings) -> None:
             is_late(stream, owed[-1], acked, more_ns, "acknowledged")
 
 
-@rule("S-L2", "lost acknowledgements are made good in time")
+@rule("S-L2", "lost acknowledgements are made good in time", Need.PAIRS)
 def acked_in_time(run: Run, found: Findings) -> None:
     """Once everything was delivered, the sender knows it in time, however many acks were lost.
 
@@ -319,7 +319,7 @@ def _acked_and_sent(row: Row) -> tuple[int, int, int]:
 QUIET_KINDS = frozenset({"udata", "unack", "sync", "sync_ok"})
 
 
-@rule("G8", "idle connections are silent")
+@rule("G8", "idle connections are silent", Need.CALM)
 def quiet_pairs(run: Run, found: Findings) -> None:
     """Once everything is delivered and known to be, nothing is sent but acks and goodbyes.
 

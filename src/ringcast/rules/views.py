@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
 from ringcast.rules.evidence import NOWHERE, Progress, by
-from ringcast.rules.findings import rule
+from ringcast.rules.findings import Need, rule
 from ringcast.trace.rows import DELIVER, FREEZE, OPEN, SEND, STOP, TX, VIEW, WIN, split_key
 
 if TYPE_CHECKING:
@@ -243,7 +243,11 @@ def silent_while_frozen(run: Run, found: Findings) -> None:
             found.violate(text, change, row)
 
 
-@rule("U3", "only what every member of the view holds is committed, or delivered before the next")
+@rule(
+    "U3",
+    "only what every member of the view holds is committed, or delivered before the next",
+    Need.ORDER,
+)
 def received_by_all(run: Run, found: Findings) -> None:
     """A sender commits what every member of its view has received, in that view. While a member has
     not installed the next view it delivers nothing else; but who leaves with it gets what it has
