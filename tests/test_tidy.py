@@ -213,7 +213,7 @@ CEILINGS = {
     "core": 630,
     "explore": 4029,
     "protocols": 10004,
-    "rules": 4496,
+    "rules": 4199,
     "sim": 6129,
     "spark": 7292,
     "trace": 4923,  # pandas is loaded where rows are written, and not by every reader

@@ -10,29 +10,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.rules.evidence import NOWHERE, Ranges, progress
-from ringcast.rules.findings import Stepwise, rule
-from ringcast.trace.rows import (
-    ASIDE,
-    BLOCK,
-    CONN,
-    CRASH,
-    DELIVER,
-    HANDED,
-    OPEN,
-    PURGE,
-    SEND,
-    SHOWN,
-    START,
-    TX,
-    UNICAST_DELIVER,
-    UNICAST_SEND,
-    VIEW,
-)
+from ringcast.rules.findings import Need, rule, stepwise
+from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings
-    from ringcast.trace.rows import MemberKey, PairKey, Row
+    from ringcast.rules.findings import Findings, Steps
+    from ringcast.trace.rows import Facts, MemberKey, PairKey, Row
 
 
 @rule("G1", "only what was sent is delivered, unchanged")
@@ -42,10 +26,10 @@ def integrity(run: Run, found: Findings) -> None:
     Bytes are compared by the hashes of blocks that end at the same message. A block that one side
     did not finish, or that began before a joiner's window did, has no such row there.
     """
-    found.premises = len(run.rows(DELIVER))
+    found.premises = len(run.rows(trace.DELIVER))
     prefixes = run.lives.without_tail()
-    sent_by = progress(run.rows(SEND), attrgetter("own_origin"))
-    for pair, delivered in progress(run.rows(DELIVER), attrgetter("pair")).items():
+    sent_by = progress(run.rows(trace.SEND), attrgetter("own_origin"))
+    for pair, delivered in progress(run.rows(trace.DELIVER), attrgetter("pair")).items():
         sent = sent_by.get(pair[2:], NOWHERE)
         for mark, through, row in delivered:
             if sent.at(mark) >= through:
@@ -53,12 +37,10 @@ def integrity(run: Run, found: Findings) -> None:
             if mark < 0 and pair[2:4] in prefixes:
                 found.unknown.add(f"what {row.peer_member} sent: its tail is lost")
             else:
-                found.violate(
-                    f"{_delivers(row)}; by then {row.peer} has sent up to {sent.at(mark)}",
-                    *(sent.row_at(mark), row),
-                )
+                text = f"{_delivers(row)}; by then {row.peer} has sent up to {sent.at(mark)}"
+                found.violate(text, sent.row_at(mark), row)
             break
-    blocks = run.rows(BLOCK)
+    blocks = run.rows(trace.BLOCK)
     own = {(row.own_origin, row.block, row.seqno2): row for row in blocks if row.kind == "sent"}
     for row in blocks:
         original = own.get((row.origin, row.block, row.seqno2))
@@ -66,9 +48,8 @@ def integrity(run: Run, found: Findings) -> None:
             continue
         found.premises += 1
         if original.block_hash != row.block_hash:
-            found.violate(
-                f"block {row.block} of {row.peer} has other bytes at {row.member}", original, row
-            )
+            text = f"block {row.block} of {row.peer} has other bytes at {row.member}"
+            found.violate(text, original, row)
 
 
 @rule("G2", "no message is delivered twice")
@@ -78,19 +59,22 @@ def at_most_once(run: Run, found: Findings) -> None:
     Each epoch of a unicast stream numbers its messages anew.
     """
     delivered: defaultdict[tuple[PairKey, int], Ranges] = defaultdict(Ranges)
-    for row in run.rows(DELIVER, UNICAST_DELIVER):
+    for row in run.rows(trace.DELIVER, trace.UNICAST_DELIVER):
         found.premises += 1
         earlier = delivered[row.pair, row.epoch].add(row.seqno, row.seqno2, row)
         if earlier:
             found.violate(f"{_delivers(row)}, some of it again", *earlier, row)
 
 
-@rule("G3", "nothing comes from a member after its crash")
+@rule("G3", "nothing comes from a member after its crash", Need.DEATHS)
 def silent_dead(run: Run, found: Findings) -> None:
     """A crashed incarnation does nothing more."""
-    crashes = run.by_member(CRASH)
+    crashes = run.by_member(trace.CRASH)
     found.premises = len(crashes)
-    done = (START, SEND, DELIVER, TX, VIEW, OPEN, PURGE, UNICAST_SEND, UNICAST_DELIVER, CONN)
+    done = (
+        *(trace.START, trace.SEND, trace.DELIVER, trace.TX, trace.VIEW, trace.OPEN, trace.PURGE),
+        *(trace.UNICAST_SEND, trace.UNICAST_DELIVER, trace.CONN),
+    )
     lasts = {row.key: row for row in run.rows(*done)}
     for member, (crash, *_) in crashes.items():
         last = lasts.get(member)
@@ -104,9 +88,9 @@ def in_order(run: Run, found: Findings) -> None:
     seqnos they cover. Only what is new is judged: repeats are for G2. A window that opens anew does
     so at or above what was delivered before; what was sent in earlier views may be read behind it.
     """
-    openings = run.by(attrgetter("pair"), OPEN)
+    openings = run.by(attrgetter("pair"), trace.OPEN)
     delivered: defaultdict[PairKey, list[Row]] = defaultdict(list)
-    for row in run.rows(DELIVER):
+    for row in run.rows(trace.DELIVER):
         found.premises += 1
         if row.seqno2 < row.seqno:
             found.violate(f"{_delivers(row)}, which is backwards", row)
@@ -144,67 +128,63 @@ def _runs(rows: list[Row], opened: list[Row]) -> list[Row]:
 def _open(row: Row, due: int, found: Findings) -> int:
     """A window opens; or another one does, for a sender that was away meanwhile."""
     if row.seqno + 1 < due:
-        found.violate(
-            f"{row.member} opens {row.peer} at {row.seqno} and has delivered {due - 1}", row
-        )
+        text = f"{row.member} opens {row.peer} at {row.seqno} and has delivered {due - 1}"
+        found.violate(text, row)
     return row.seqno + 1
 
 
-class InItsView(Stepwise):
+@stepwise(
+    "N8",
+    "nothing of a view comes after the next one, and only its members are asked for repair",
+    (trace.VIEW, trace.SHOWN, trace.DELIVER, trace.HANDED, trace.TX),
+)
+def in_its_view(facts: Facts, found: Findings) -> Steps:
     """Nothing of an earlier view is delivered after the application was told of the next, of
     nobody; and repair is asked of members of the view only.
 
     What is put aside for later may be ahead of the application, but never behind it.
     """
-
-    id = "N8"
-    title = "nothing of a view comes after the next one, and only its members are asked for repair"
-    events = (VIEW, SHOWN, DELIVER, HANDED, TX)
-
-    def begin(self) -> None:
-        self.view: dict[MemberKey, Row] = {}
-        """The view that a member is in,"""
-        self.shown: dict[MemberKey, Row] = {}
-        """and the last that its application was told of."""
-
-    def feed(self, row: Row) -> None:
-        member = row.key
-        if row.event == VIEW:
-            self.view[member] = row
-        elif row.event == SHOWN:
-            self.found.premises += 1
-            self.shown[member] = row
-        elif row.event != TX:
-            self._judge_delivery(row, self.shown.get(member))
+    views: dict[MemberKey, Row] = {}
+    """The view that a member is in,"""
+    told: dict[MemberKey, Row] = {}
+    """and the last that its application was told of."""
+    while row := (yield):
+        if row.event == trace.VIEW:
+            views[row.key] = row
+        elif row.event == trace.SHOWN:
+            found.premises += 1
+            told[row.key] = row
+        elif row.event != trace.TX:
+            _judge_delivery(row, told.get(row.key), found)
         elif row.kind == "nack":
-            self._judge_repair(row, self.view.get(member))
+            _judge_repair(row, views.get(row.key), found)
 
-    def _judge_delivery(self, row: Row, shown: Row | None) -> None:
-        if shown is None:
-            self.found.unknown.add(f"{row.member}: rows before its first view")
-        elif row.view < shown.view or (row.detail != ASIDE and row.view_key != shown.view_key):
-            self.found.violate(
-                f"{_delivers(row)} of view {row.view} after it was told of view {shown.view}",
-                *(shown, row),
-            )
 
-    def _judge_repair(self, row: Row, view: Row | None) -> None:
-        if view is None:
-            self.found.unknown.add(f"{row.member}: rows before its first view")
-        elif row.peer_member not in view.members:
-            self.found.violate(
-                f"{row.member} asks for repair from {row.peer_member}, not in view {view.view}",
-                *(view, row),
-            )
+def _judge_delivery(row: Row, shown: Row | None, found: Findings) -> None:
+    if shown is None:
+        found.unknown.add(f"{row.member}: rows before its first view")
+        return
+    is_other = row.detail != trace.ASIDE and row.view_key != shown.view_key
+    if row.view < shown.view or is_other:
+        text = f"{_delivers(row)} of view {row.view} after it was told of view {shown.view}"
+        found.violate(text, shown, row)
+
+
+def _judge_repair(row: Row, view: Row | None, found: Findings) -> None:
+    if view is None:
+        found.unknown.add(f"{row.member}: rows before its first view")
+    elif row.peer_member not in view.members:
+        text = f"{row.member} asks for repair from {row.peer_member}, not in view {view.view}"
+        found.violate(text, view, row)
 
 
 @rule("N11", "of a crashed sender everyone delivers a prefix")
 def prefix_of_the_dead(run: Run, found: Findings) -> None:
     """What survivors delivered of a crashed sender is a prefix of what it sent, of any length."""
-    crashed = {member: rows[0] for member, rows in run.by_member(CRASH).items()}
-    sent = progress(run.rows(SEND), attrgetter("own_origin"))
-    openings = run.by(attrgetter("pair"), OPEN)
-    for pair, rows in run.by(attrgetter("pair"), DELIVER).items():
+    crashed = {member: rows[0] for member, rows in run.by_member(trace.CRASH).items()}
+    sent = progress(run.rows(trace.SEND), attrgetter("own_origin"))
+    openings = run.by(attrgetter("pair"), trace.OPEN)
+    for pair, rows in run.by(attrgetter("pair"), trace.DELIVER).items():
         crash = crashed.get(pair[2:4])
         if crash is None or pair[:2] in crashed:
             continue
@@ -216,19 +196,16 @@ def prefix_of_the_dead(run: Run, found: Findings) -> None:
         starts = {row.seqno + 1 for row in openings.get(pair, ())} or {1}
         for first, _, row in delivered:
             if first not in starts:
-                found.violate(
-                    f"{row.member} delivers {row.peer} from {first}: not a prefix", crash, row
-                )
+                text = f"{row.member} delivers {row.peer} from {first}: not a prefix"
+                found.violate(text, crash, row)
         last, row, known = delivered.lasts[-1], delivered.rows[-1], sent.get(pair[2:], NOWHERE)
         if last <= known.value:
             continue
         if row.run_idx < 0:
             found.unknown.add(f"what {crash.member} sent: its tail is lost")
         else:
-            found.violate(
-                f"{row.member} delivers {row.peer} through {last}, sent were {known.value}",
-                *(known.row, crash, row),
-            )
+            text = f"{row.member} delivers {row.peer} through {last}, sent were {known.value}"
+            found.violate(text, known.row, crash, row)
 
 
 def _delivers(row: Row) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from functools import cached_property
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ringcast.rules.history import Condensed, History
-from ringcast.trace.rows import CRASH, FREEZE, PAUSE, PHASE, RESUME, STOP, VIEW, split_key
+from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import Facts, MemberKey, Row
 
 K = TypeVar("K")
+T = TypeVar("T")
 
 
 class Progress:
@@ -89,11 +91,11 @@ def progress(
     return found
 
 
-def by(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
-    """These rows, for each key."""
-    found: defaultdict[K, list[Row]] = defaultdict(list)
-    for row in rows:
-        found[key(row)].append(row)
+def by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """These, for each key."""
+    found: defaultdict[K, list[T]] = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
     return dict(found)
 
 
@@ -141,7 +143,7 @@ class Ranges:
 class Lives:
     """Who lived to the end, and who saw which views: what liveness and lost tails depend on."""
 
-    EVENTS = (CRASH, STOP, PAUSE, RESUME, VIEW)
+    EVENTS = (trace.CRASH, trace.STOP, trace.PAUSE, trace.RESUME, trace.VIEW)
 
     __slots__ = ("ended", "paused", "views")
 
@@ -151,12 +153,12 @@ class Lives:
         self.views: defaultdict[MemberKey, list[Row]] = defaultdict(list)
         for row in rows:
             member = row.key
-            if row.event == VIEW:
+            if row.event == trace.VIEW:
                 self.views[member].append(row)
-            elif row.event in (CRASH, STOP):
+            elif row.event in (trace.CRASH, trace.STOP):
                 self.ended.setdefault(member, row)
             else:
-                self.paused[member] = row.event == PAUSE
+                self.paused[member] = row.event == trace.PAUSE
 
     def is_live(self, member: MemberKey) -> bool:
         return member not in self.ended and not self.paused.get(member, False)
@@ -168,10 +170,10 @@ class Lives:
     def without_tail(self) -> set[MemberKey]:
         """Whose trace may be a prefix where members record for themselves: the dead and the
         excluded. What hangs on their missing rows is unknown, neither ok nor violated."""
-        lost = {member for member, row in self.ended.items() if row.event == CRASH}
+        lost = {member for member, row in self.ended.items() if row.event == trace.CRASH}
         for views in self.views.values():
             seen = {key for row in views for key in row.members}
-            lost |= {split_key(key) for key in seen.difference(views[-1].members)}
+            lost |= {trace.split_key(key) for key in seen.difference(views[-1].members)}
         return lost
 
 
@@ -221,7 +223,7 @@ class Frozen(NamedTuple):
 class Freezes:
     """When members were frozen: senders are held then, and messages wait for the next view."""
 
-    EVENTS = (FREEZE, VIEW, STOP, CRASH)
+    EVENTS = (trace.FREEZE, trace.VIEW, trace.STOP, trace.CRASH)
 
     __slots__ = ("rows",)
 
@@ -232,14 +234,14 @@ class Freezes:
         frozen: Frozen | None = None
         before: Row | None = None
         for row in self.rows.get(member, []):
-            if row.event == FREEZE:
+            if row.event == trace.FREEZE:
                 promised = () if frozen is None else frozen.promised
                 frozen = Frozen((*promised, row), None, before)
                 continue
             if frozen is not None:
                 yield frozen._replace(end=row)
                 frozen = None
-            if row.event == VIEW:
+            if row.event == trace.VIEW:
                 before = row
         if frozen is not None:
             yield frozen
@@ -252,7 +254,7 @@ class Freezes:
             (first_ns if row.member in asked else since_ns) <= row.mono_ns <= until_ns
             for rows in self.rows.values()
             for row in rows
-            if row.event in (CRASH, STOP)
+            if row.event in (trace.CRASH, trace.STOP)
         )
 
     def held_ns(self, members: Iterable[MemberKey], since_ns: int, until_ns: int) -> int:
@@ -271,19 +273,48 @@ class Freezes:
         return held_ns
 
 
+ABOUT_NOBODY = (trace.CRASH, trace.REJECT, trace.STOP, trace.VIEW)
+"""What befalls a member, whoever its peers are."""
+OF_PAIRS = (
+    *(trace.CONN, trace.SYNC, trace.SYNC_CALL, trace.TAIL, trace.TICK, trace.UNDELIVERABLE),
+    *(trace.UNICAST_DELIVER, trace.UNICAST_DROP, trace.UNICAST_SEND, trace.UNICAST_WIN),
+)
+FRAMES_OF_PAIRS = ("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack")
+
+
+def instants(member: MemberKey, rows: Iterable[Row]) -> Iterator[list[list[Row]]]:
+    """For each of its peers: what a member did at one time, with what is about nobody in each.
+    What members say to themselves needs no connection and is left out."""
+    found: dict[MemberKey, list[Row]] = {}
+    general: list[Row] = []
+    for row in rows:
+        peer = row.peer, row.peer_inc
+        if row.event in ABOUT_NOBODY:
+            general.append(row)
+            for mine in found.values():
+                mine.append(row)
+        elif peer in found:
+            found[peer].append(row)
+        elif peer != member:
+            found[peer] = [*general, row]
+    for mine in found.values():
+        yield [list(instant) for _, instant in groupby(mine, key=attrgetter("mono_ns"))]
+
+
 class Run:
     """One run: its rows, in its order or in that of each member, and its facts."""
 
     def __init__(self, rows: Iterable[Row], facts: Facts) -> None:
         self.facts = facts
         self._rows = list(rows)
+        self._places = by(range(len(self._rows)), lambda place: self._rows[place].event)
         self._of: dict[tuple[str, ...], list[Row]] = {}
 
     def rows(self, *events: str) -> list[Row]:
         """Those of these events."""
         if events not in self._of:
-            wanted = frozenset(events)
-            self._of[events] = [row for row in self._rows if row.event in wanted]
+            places = (self._places.get(event, ()) for event in set(events))
+            self._of[events] = [self._rows[place] for place in sorted(chain(*places))]
         return self._of[events]
 
     def by(self, key: Callable[[Row], K], *events: str) -> dict[K, list[Row]]:
@@ -300,6 +331,19 @@ class Run:
         return self.by(attrgetter("node", "inc"), *events)
 
     @cached_property
+    def pairs(self) -> list[tuple[MemberKey, list[list[Row]]]]:
+        """Each member with each peer, instant by instant."""
+        rows = (
+            row
+            for row in self.rows(*ABOUT_NOBODY, *OF_PAIRS, trace.RX, trace.TX)
+            if row.event not in (trace.RX, trace.TX) or row.kind in FRAMES_OF_PAIRS
+        )
+        members = by(rows, attrgetter("node", "inc"))
+        return [
+            (member, each) for member, mine in members.items() for each in instants(member, mine)
+        ]
+
+    @cached_property
     def lives(self) -> Lives:
         return Lives(self.rows(*Lives.EVENTS))
 
@@ -309,7 +353,7 @@ class Run:
 
     @cached_property
     def phases(self) -> Phases:
-        return Phases(self.rows(PHASE))
+        return Phases(self.rows(trace.PHASE))
 
     @cached_property
     def history(self) -> History:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import ClassVar
+    from collections.abc import Callable, Generator
 
     from ringcast.rules.evidence import Run
     from ringcast.trace.rows import Facts, Row
@@ -50,51 +51,70 @@ class Verdict:
         return "held" if self.premises else "vacuous"
 
 
-class Stated(NamedTuple):
-    """One statement of one guarantee, over a whole run."""
+class Need(Enum):
+    """What a trace must show beyond what members record for themselves: why theirs do not."""
+
+    NOTHING = ""
+    DEATHS = "a member that is killed writes nothing down any more"
+    ORDER = "needs the order of the whole run, which only a simulation has"
+    CALM = "counts from the end of the faults, which only a simulation knows"
+    BLOCKS = "members do not record when a send is blocked"
+    PAIRS = "members do not record messages to one member"
+    STATE = "members do not record their application's state"
+
+
+Steps: TypeAlias = "Generator[None, Row | None, None]"
+"""Takes one row after the other, then None."""
+
+
+class Rule(NamedTuple):
+    """One statement of one guarantee."""
 
     id: str
     title: str
     judge: Callable[[Run, Findings], None]
     """Counts premises and violations of a run."""
+    needs: Need = Need.NOTHING
+    events: tuple[str, ...] = ()
+    steps: Callable[[Facts, Findings], Steps] | None = None
+    """The same over rows of these events that come one by one. It keeps little of them: a long
+    trace is judged while it is read."""
 
 
-Rule: TypeAlias = "Stated | type[Stepwise]"
-
-
-def rule(id: str, title: str) -> Callable[[Callable[[Run, Findings], None]], Stated]:
+def rule(
+    id: str, title: str, needs: Need = Need.NOTHING
+) -> Callable[[Callable[[Run, Findings], None]], Rule]:
     """Make a function a rule."""
-    return lambda judge: Stated(id, title, judge)
+    return lambda judge: Rule(id, title, judge, needs)
 
 
-class Stepwise:
-    """One rule, fed one row after the other. It keeps little of the rows before: a long trace is
-    judged while it is read."""
+def stepwise(
+    id: str, title: str, events: tuple[str, ...]
+) -> Callable[[Callable[[Facts, Findings], Steps]], Rule]:
+    """Make a function a rule that takes rows of these events one by one."""
 
-    id: ClassVar[str]
-    title: ClassVar[str]
-    events: ClassVar[tuple[str, ...]]
+    def make(steps: Callable[[Facts, Findings], Steps]) -> Rule:
+        def judge(run: Run, found: Findings) -> None:
+            feed = begin(steps(run.facts, found))
+            for row in run.rows(*events):
+                feed(row)
+            end(feed)
 
-    def __init__(self, facts: Facts, found: Findings) -> None:
-        self.facts = facts
-        self.found = found
-        self.begin()
+        return Rule(id, title, judge, events=events, steps=steps)
 
-    def begin(self) -> None:
-        """Set up what the rule keeps."""
+    return make
 
-    def feed(self, row: Row) -> None:
-        raise NotImplementedError
 
-    def close(self) -> None:
-        """Judge what is known at the end only. Most rules have nothing open."""
+def begin(steps: Steps) -> Callable[[Row | None], None]:
+    """What takes the rows."""
+    next(steps)
+    return steps.send
 
-    @classmethod
-    def judge(cls, run: Run, found: Findings) -> None:
-        rule = cls(run.facts, found)
-        for row in run.rows(*cls.events):
-            rule.feed(row)
-        rule.close()
+
+def end(feed: Callable[[Row | None], None]) -> None:
+    """Judge what is known at the end only. Most rules have nothing open."""
+    with suppress(StopIteration):
+        feed(None)
 
 
 def verdict_of(rule: Rule, run: Run) -> Verdict:

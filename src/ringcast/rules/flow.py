@@ -8,74 +8,44 @@ from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
 from ringcast.rules.evidence import NOWHERE, Progress, progress
-from ringcast.rules.findings import Stepwise, rule
-from ringcast.trace.rows import (
-    ACKMAP,
-    CONN,
-    DELIVER,
-    DROP_HIGH,
-    OPEN,
-    PURGE,
-    RELEASE,
-    SEND,
-    SEND_BLOCK,
-    STABILITY_REPORT,
-    TX,
-    UNICAST_WIN,
-    VIEW,
-    WIN,
-    XMIT_MISMATCH,
-    split_key,
-)
+from ringcast.rules.findings import rule, stepwise
+from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings
+    from ringcast.rules.findings import Findings, Steps
     from ringcast.trace.rows import Facts, MemberKey, OriginKey, PairKey, Row
 
 
-class BoundedMemory(Stepwise):
+NO_RUN_ORDER = "whether members had delivered when senders purged: no run order"
+
+
+@stepwise("G5", "every window stays within its bounds", (trace.WIN, trace.UNICAST_WIN, trace.CONN))
+def bounded_memory(facts: Facts, found: Findings) -> Steps:
     """Every window keeps its own bounds, in messages and in bytes, and a member has at most one
     connection each way with each peer; so their sum is bounded."""
-
-    id = "G5"
-    title = "every window stays within its bounds"
-    events = (WIN, UNICAST_WIN, CONN)
-
-    def begin(self) -> None:
-        self.peers: defaultdict[tuple[MemberKey, str], set[MemberKey]] = defaultdict(set)
-        self.most: dict[tuple[MemberKey, str], Row] = {}
-        """The row with the most connections, for each member and direction."""
-
-    def feed(self, row: Row) -> None:
-        self.found.premises += 1
-        if row.event == CONN:
+    peers: defaultdict[tuple[MemberKey, str], set[MemberKey]] = defaultdict(set)
+    most: dict[tuple[MemberKey, str], Row] = {}
+    """The row with the most connections, for each member and direction."""
+    while row := (yield):
+        found.premises += 1
+        if row.event == trace.CONN:
             table = row.key, row.kind
-            self.peers[table].add(row.peer_key)
-            self.most[table] = max(self.most.get(table, row), row, key=attrgetter("size"))
-            return
+            peers[table].add(row.peer_key)
+            most[table] = max(most.get(table, row), row, key=attrgetter("size"))
+            continue
         if row.hr - row.low > row.cap:
-            self.found.violate(
-                f"a {row.kind} window of {row.member} spans {row.hr - row.low} messages, "
-                f"its capacity is {row.cap}",
-                row,
-            )
+            spans = f"spans {row.hr - row.low} messages, its capacity is {row.cap}"
+            found.violate(f"a {row.kind} window of {row.member} {spans}", row)
         if 0 <= row.limit < row.size:
-            self.found.violate(
-                f"a {row.kind} window of {row.member} has {row.size} bytes, "
-                f"its bound is {row.limit}",
-                row,
-            )
-
-    def close(self) -> None:
-        for table, row in self.most.items():
-            if row.size > len(self.peers[table]):
-                self.found.violate(
-                    f"{row.member} has {row.size} connections with {len(self.peers[table])} peers",
-                    row,
-                )
+            has = f"has {row.size} bytes, its bound is {row.limit}"
+            found.violate(f"a {row.kind} window of {row.member} {has}", row)
+    for table, row in most.items():
+        if row.size > len(peers[table]):
+            text = f"{row.member} has {row.size} connections with {len(peers[table])} peers"
+            found.violate(text, row)
 
 
 @rule("N3", "a send is blocked exactly when the window is full, and then takes no number")
@@ -86,12 +56,12 @@ def flow_control(run: Run, found: Findings) -> None:
     message's sake; only its seqnos are judged.
     """
     assigned: defaultdict[OriginKey, int] = defaultdict(int)
-    for row in run.rows(SEND, SEND_BLOCK):
+    for row in run.rows(trace.SEND, trace.SEND_BLOCK):
         found.premises += 1
         last = assigned[row.own_origin]
         if row.hr != last:
             found.violate(f"{row.member} has assigned {last}, its window says {row.hr}", row)
-        if row.event == SEND_BLOCK:
+        if row.event == trace.SEND_BLOCK:
             _judge_block(row, found)
             assigned[row.own_origin] = row.hr
             continue
@@ -128,50 +98,41 @@ def judge_drops(rows: Iterable[Row], facts: Facts, found: Findings) -> None:
             found.violate(f"{row.member} has no slot for a message of {sender}", row)
 
 
-class WindowHonoured(Stepwise):
+@stepwise(
+    "N4",
+    "receivers buffer only what has a slot, and with equal windows everything has",
+    (trace.WIN, trace.DROP_HIGH),
+)
+def window_honoured(facts: Facts, found: Findings) -> Steps:
     """A receiver holds nothing outside (low, low + capacity], and equal windows drop nothing.
 
     Where windows grow, the capacity is what they may grow to, and no window is larger; but a view
     change makes room for all that a sender with a larger one has under way.
     """
-
-    id = "N4"
-    title = "receivers buffer only what has a slot, and with equal windows everything has"
-    events = (WIN, DROP_HIGH)
-
-    def begin(self) -> None:
-        self.drops: dict[PairKey, Row] = {}
-        self.widest: dict[tuple[str, str, str], Row] = {}
-
-    def feed(self, row: Row) -> None:
-        if row.event == DROP_HIGH:
-            self.drops.setdefault((*row.pair[:4], 0), row)
-            return
+    drops: dict[PairKey, Row] = {}
+    widest: dict[tuple[str, str, str], Row] = {}
+    while row := (yield):
+        if row.event == trace.DROP_HIGH:
+            drops.setdefault((*row.pair[:4], 0), row)
+            continue
         window = row.member, row.kind, row.peer_member
-        self.widest[window] = max(self.widest.get(window, row), row, key=attrgetter("cap"))
+        widest[window] = max(widest.get(window, row), row, key=attrgetter("cap"))
         if row.kind == "receive":
-            self.found.premises += 1
+            found.premises += 1
             if not row.low <= row.hd <= row.hr <= row.low + row.cap:
-                self.found.violate(
-                    f"{row.member} has low {row.low}, delivered {row.hd}, high {row.hr} of "
-                    f"{row.peer} in a window of {row.cap}",
-                    row,
-                )
-
-    def close(self) -> None:
-        judge_drops(self.drops.values(), self.facts, self.found)
-        capacity = self.facts.capacity
-        for (member, kind, sender), row in self.widest.items() if self.facts.has_stability else ():
-            if not {member, sender} <= capacity.keys() or row.stream != Stream.FIFO:
-                continue
-            most = capacity[member]
-            if kind == "receive":
-                most = max(self.facts.window_max(member), capacity[sender])
-            if row.cap > most:
-                self.found.violate(
-                    f"a {kind} window of {member} admits {row.cap} messages, {most} is the most",
-                    row,
-                )
+                has = f"{row.member} has low {row.low}, delivered {row.hd}, high {row.hr}"
+                found.violate(f"{has} of {row.peer} in a window of {row.cap}", row)
+    judge_drops(drops.values(), facts, found)
+    capacity = facts.capacity
+    for (member, kind, sender), row in widest.items() if facts.has_stability else ():
+        if not {member, sender} <= capacity.keys() or row.stream != Stream.FIFO:
+            continue
+        most = capacity[member]
+        if kind == "receive":
+            most = max(facts.window_max(member), capacity[sender])
+        if row.cap > most:
+            text = f"a {kind} window of {member} admits {row.cap} messages, {most} is the most"
+            found.violate(text, row)
 
 
 @rule("N5", "a message is kept until every member of the view has delivered it")
@@ -183,24 +144,23 @@ def purged_by_all(run: Run, found: Findings) -> None:
     comes from another part opens it at what the sender had sent when the view began.
     """
     delivered: defaultdict[PairKey, Progress] = defaultdict(Progress)
-    for row in run.rows(DELIVER, OPEN):
-        through = row.seqno2 if row.event == DELIVER else row.seqno
+    for row in run.rows(trace.DELIVER, trace.OPEN):
+        through = row.seqno2 if row.event == trace.DELIVER else row.seqno
         delivered[row.pair].rise(row.run_idx, through, row)
-    sent = progress(run.rows(SEND), attrgetter("own_origin"), attrgetter("idx"))
+    sent = progress(run.rows(trace.SEND), attrgetter("own_origin"), attrgetter("idx"))
     prefixes = run.lives.without_tail()
-    for keeper, purges in run.by_member(PURGE, RELEASE).items():
+    for keeper, purges in run.by_member(trace.PURGE, trace.RELEASE).items():
         views = run.lives.views.get(keeper, [])
         at = -1  # the view in force; views and purges of a member are both in its own order
         low: dict[OriginKey, Row] = {}
         for row in purges:
             while at + 1 < len(views) and views[at + 1].idx < row.idx:
                 at += 1
-            origin = row.own_origin if row.event == PURGE else row.origin
+            origin = row.own_origin if row.event == trace.PURGE else row.origin
             earlier = low.get(origin)
             if earlier is not None and row.seqno < earlier.seqno:
-                found.violate(
-                    f"{row.member} purges to {row.seqno} after {earlier.seqno}", earlier, row
-                )
+                text = f"{row.member} purges to {row.seqno} after {earlier.seqno}"
+                found.violate(text, earlier, row)
             low[origin] = row
             if at < 0:
                 found.unknown.add(f"{row.member} purges before its first view row")
@@ -209,22 +169,17 @@ def purged_by_all(run: Run, found: Findings) -> None:
             if row.seqno > row.hd:
                 found.violate(f"{row.member} purges to {row.seqno}, itself delivered {row.hd}", row)
             for key in views[at].members:
-                member = split_key(key)
+                member = trace.split_key(key)
                 took = delivered.get((*member, *origin), NOWHERE)
                 through = took.at(row.run_idx)
                 if key not in views[at].part:
                     before = _sent_before(run, sent.get(origin, NOWHERE), origin, views[at])
                     through = max(through, before)
                 if through < row.seqno and not (row.run_idx < 0 and member in prefixes):
-                    found.violate(
-                        f"{row.member} purges to {row.seqno} while {member[0]} has delivered "
-                        f"{through}",
-                        *(views[at], took.row_at(row.run_idx), row),
-                    )
+                    text = f"{row.member} purges to {row.seqno} while {member[0]} has delivered"
+                    found.violate(f"{text} {through}", views[at], took.row_at(row.run_idx), row)
                 elif row.run_idx < 0 and member != keeper:
-                    found.unknown.add(
-                        "whether members had delivered when senders purged: no run order"
-                    )
+                    found.unknown.add(NO_RUN_ORDER)
 
 
 def _sent_before(run: Run, sent: Progress, origin: OriginKey, view: Row) -> int:
@@ -234,83 +189,66 @@ def _sent_before(run: Run, sent: Progress, origin: OriginKey, view: Row) -> int:
     return 0 if own is None else sent.at(own.idx)
 
 
-class AckHonesty(Stepwise):
+@stepwise(
+    "N6",
+    "an acknowledgement says what was really delivered",
+    (trace.OPEN, trace.DELIVER, trace.TX, trace.STABILITY_REPORT),
+)
+def ack_honesty(facts: Facts, found: Findings) -> Steps:
     """An ack claims no more delivered than the application was handed, and marks never go back. A
     report is an ack for every member of the view, and goes back on nothing that was said in the
     same one."""
-
-    id = "N6"
-    title = "an acknowledgement says what was really delivered"
-    events = (OPEN, DELIVER, TX, STABILITY_REPORT)
-
-    def begin(self) -> None:
-        self.delivered: defaultdict[PairKey, int] = defaultdict(int)
-        self.acks: dict[PairKey, Row] = {}
-
-    def feed(self, row: Row) -> None:
-        if row.event == OPEN:
-            self.delivered[row.pair] = row.seqno
-            self.acks.pop(row.pair, None)
-        elif row.event == DELIVER:
-            self.delivered[row.pair] = max(self.delivered[row.pair], row.seqno2)
-        elif row.event != TX or row.kind == "ack":
-            self._judge(row)
-
-    def _judge(self, row: Row) -> None:
-        self.found.premises += 1
-        delivered = self.delivered[row.pair]
-        if row.hd > delivered:
-            self.found.violate(
-                f"{row.member} acks {row.peer} through {row.hd}, delivered {delivered}", row
-            )
-        if row.received < row.hd:
-            self.found.violate(
-                f"{row.member} acks {row.hd} delivered but {row.received} received", row
-            )
-        before = self.acks.get(row.pair)
-        self.acks[row.pair] = row
-        if before is None or before.view != row.view:
-            return
-        if row.hd < before.hd or row.received < before.received:
-            self.found.violate(f"{row.member} takes an ack of {row.peer} back", before, row)
+    delivered: defaultdict[PairKey, int] = defaultdict(int)
+    acks: dict[PairKey, Row] = {}
+    while row := (yield):
+        if row.event == trace.OPEN:
+            delivered[row.pair] = row.seqno
+            acks.pop(row.pair, None)
+        elif row.event == trace.DELIVER:
+            delivered[row.pair] = max(delivered[row.pair], row.seqno2)
+        elif row.event != trace.TX or row.kind == "ack":
+            _judge_ack(row, delivered[row.pair], acks.get(row.pair), found)
+            acks[row.pair] = row
 
 
-class AckersAreMembers(Stepwise):
+def _judge_ack(row: Row, delivered: int, before: Row | None, found: Findings) -> None:
+    found.premises += 1
+    if row.hd > delivered:
+        text = f"{row.member} acks {row.peer} through {row.hd}, delivered {delivered}"
+        found.violate(text, row)
+    if row.received < row.hd:
+        found.violate(f"{row.member} acks {row.hd} delivered but {row.received} received", row)
+    if before is None or before.view != row.view:
+        return
+    if row.hd < before.hd or row.received < before.received:
+        found.violate(f"{row.member} takes an ack of {row.peer} back", before, row)
+
+
+@stepwise("N7", "senders wait for exactly the members of their view", (trace.VIEW, trace.ACKMAP))
+def ackers_are_members(facts: Facts, found: Findings) -> Steps:
     """Acknowledgements are counted of the members of the view: of all of them and nobody else.
 
     Judged from `ackmap` rows, which show the table after a view or an ack.
     """
-
-    id = "N7"
-    title = "senders wait for exactly the members of their view"
-    events = (VIEW, ACKMAP)
-
-    def begin(self) -> None:
-        self.views: dict[MemberKey, Row] = {}
-
-    def feed(self, row: Row) -> None:
-        if row.event == VIEW:
-            self.views[row.key] = row
-            return
-        self.found.premises += 1
-        view = self.views.get(row.key)
+    views: dict[MemberKey, Row] = {}
+    while row := (yield):
+        if row.event == trace.VIEW:
+            views[row.key] = row
+            continue
+        found.premises += 1
+        view = views.get(row.key)
         if view is None:
-            self.found.unknown.add(f"{row.member}: acks counted before its first view row")
+            found.unknown.add(f"{row.member}: acks counted before its first view row")
         elif set(row.members) != set(view.members):
-            self.found.violate(
-                f"{row.member} waits for {', '.join(row.members)} in view {view.view}", view, row
-            )
+            text = f"{row.member} waits for {', '.join(row.members)} in view {view.view}"
+            found.violate(text, view, row)
 
 
-class SameBytesAgain(Stepwise):
+@stepwise("N10", "a repaired message is the original one", (trace.TX, trace.XMIT_MISMATCH))
+def same_bytes_again(facts: Facts, found: Findings) -> Steps:
     """A retransmission carries the original's bytes. The observer compares them: it has both."""
-
-    id = "N10"
-    title = "a repaired message is the original one"
-    events = (TX, XMIT_MISMATCH)
-
-    def feed(self, row: Row) -> None:
-        if row.event == XMIT_MISMATCH:
-            self.found.violate(f"{row.member} repeats {row.run} with other bytes", row)
+    while row := (yield):
+        if row.event == trace.XMIT_MISMATCH:
+            found.violate(f"{row.member} repeats {row.run} with other bytes", row)
         elif row.again and row.kind in ("data", "peer_repair"):
-            self.found.premises += 1
+            found.premises += 1

@@ -236,17 +236,3 @@ class History:
 
     def steps(self) -> Iterator[Step]:
         return (step for life in self.lives.values() for step in life.steps)
-
-    def going(self) -> dict[tuple[ViewKey, ViewKey], list[Step]]:
-        """By the two views, who went from the one to the other."""
-        found: defaultdict[tuple[ViewKey, ViewKey], list[Step]] = defaultdict(list)
-        for step in self.steps():
-            found[step.stay.key, step.next.key].append(step)
-        return found
-
-    def leaving(self) -> dict[ViewKey, list[Step]]:
-        """By a view, who left it for whichever other."""
-        found: defaultdict[ViewKey, list[Step]] = defaultdict(list)
-        for step in self.steps():
-            found[step.stay.key].append(step)
-        return found

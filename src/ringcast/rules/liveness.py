@@ -7,22 +7,9 @@ from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
 from ringcast.rules.evidence import NOWHERE, by, progress
-from ringcast.rules.findings import WITNESS_ROWS_MAX, rule
+from ringcast.rules.findings import WITNESS_ROWS_MAX, Need, rule
 from ringcast.rules.flow import judge_drops
-from ringcast.trace.rows import (
-    DELIVER,
-    DROP_HIGH,
-    OPEN,
-    PURGE,
-    SEND,
-    SEND_BLOCK,
-    SEND_FAIL,
-    SEND_UNBLOCK,
-    TX,
-    VIEW,
-    WIN,
-    split_key,
-)
+from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -66,19 +53,19 @@ def late(rows: Iterable[Row], key: Callable[[Row], object], since_ns: int) -> It
             yield noise
 
 
-@rule("G8", "an idle group repairs nothing")
+@rule("G8", "an idle group repairs nothing", Need.CALM)
 def quiet(run: Run, found: Findings) -> None:
     """Once everything is delivered and known to be, nobody asks for repair or repeats data, and
     where members report nobody reports; as long as nobody takes nothing."""
     facts = run.facts
     drained_ns = facts.drain_bound_ns(max(facts.capacity.values(), default=1))
-    quiet_ns = quiet_since(run, run.rows(SEND), drained_ns, found)
+    quiet_ns = quiet_since(run, run.rows(trace.SEND), drained_ns, found)
     if quiet_ns is None:
         return
-    last_view_ns = max((row.mono_ns for row in run.rows(VIEW)), default=0)
+    last_view_ns = max((row.mono_ns for row in run.rows(trace.VIEW)), default=0)
     # Each view makes members report twice.
     reported_ns = max(quiet_ns, last_view_ns + 2 * facts.round_bound_ns)
-    said = run.rows(TX)
+    said = run.rows(trace.TX)
     repairs = [row for row in said if row.kind == "nack" or (row.kind == "data" and row.again)]
     # Where an application takes nothing, something never becomes stable.
     kinds = () if facts.stopped_members else STABILITY_KINDS
@@ -101,10 +88,10 @@ class Journal:
         self.run = run
         self.is_gated = stream is Stream.UNIFORM
         """Its messages wait for commits."""
-        self.sent = by(rows(SEND), own)
-        self.opened: dict[PairKey, Row] = {row.pair: row for row in rows(OPEN)}
-        self.delivered: dict[PairKey, Progress] = progress(rows(DELIVER), pair, clock)
-        self.purged = progress(rows(PURGE), own, clock, attrgetter("seqno"))
+        self.sent = by(rows(trace.SEND), own)
+        self.opened: dict[PairKey, Row] = {row.pair: row for row in rows(trace.OPEN)}
+        self.delivered: dict[PairKey, Progress] = progress(rows(trace.DELIVER), pair, clock)
+        self.purged = progress(rows(trace.PURGE), own, clock, attrgetter("seqno"))
 
     def live_origins(self, found: Findings) -> Iterator[tuple[OriginKey, list[Row], list[Row]]]:
         """Each live sender's origin, its sends and its views, where it has both."""
@@ -119,7 +106,7 @@ class Journal:
 
     def is_due(self, receiver: str, sender: str) -> bool:
         """Whether this member of the sender's view lives, takes, and sees the sender in its own."""
-        lives, member = self.run.lives, split_key(receiver)
+        lives, member = self.run.lives, trace.split_key(receiver)
         view = lives.last_view(member)
         return (
             lives.is_live(member)
@@ -144,11 +131,11 @@ class Journal:
 
     def waited_ns(self, members: Iterable[str], since_ns: int, end: Row | None) -> int:
         until_ns = self.run.until_ns(end)
-        held_ns = self.run.freezes.held_ns(map(split_key, members), since_ns, until_ns)
+        held_ns = self.run.freezes.held_ns(map(trace.split_key, members), since_ns, until_ns)
         return max(0, until_ns - since_ns - held_ns)
 
 
-@rule("N-L1", "a message is delivered everywhere in time, the last one too")
+@rule("N-L1", "a message is delivered everywhere in time, the last one too", Need.CALM)
 def delivered_in_time(run: Run, found: Findings) -> None:
     """Every message of a live sender reaches every live member of its view within the bound."""
     judge_deliveries(Journal(run), found, lambda row, _taking, _since_ns: row.seqno2)
@@ -167,7 +154,7 @@ def judge_deliveries(
                 owed = _sent_to(receiver, sends, views)
                 # All have to hold what is gated.
                 taking = views[-1].members if journal.is_gated else (receiver, sends[0].member)
-                pair = (*split_key(receiver), *origin)
+                pair = (*trace.split_key(receiver), *origin)
                 _judge_owed(journal, pair, owed, taking, found, owed_through)
 
 
@@ -207,7 +194,7 @@ def _sent_to(receiver: str, sends: list[Row], views: list[Row]) -> list[Row]:
     return [row for row in sends if row.idx > since.idx]
 
 
-@rule("N-L2", "a sender's window empties after its last send")
+@rule("N-L2", "a sender's window empties after its last send", Need.CALM)
 def drained(run: Run, found: Findings) -> None:
     """After its last send a sender soon knows that all have delivered: its window is empty."""
     judge_drained(Journal(run), found)
@@ -222,7 +209,7 @@ def judge_drained(journal: Journal, found: Findings) -> None:
         if not journal.are_due(view, last.member):
             continue
         since_ns = max(facts.gst_ns or 0, last.mono_ns, view.mono_ns)
-        pairs = [(*split_key(member), *origin) for member in view.members]
+        pairs = [(*trace.split_key(member), *origin) for member in view.members]
         lacking = max(max(0, last.seqno2 - journal.has(pair, since_ns)) for pair in pairs)
         purged = journal.purged.get(origin, NOWHERE)
         end = purged.reached(last.seqno2)
@@ -232,10 +219,10 @@ def judge_drained(journal: Journal, found: Findings) -> None:
         found.wait(waited_ns, bound_ns, end, text, view, last, end or purged.row)
 
 
-_GOING_ON = (SEND, SEND_BLOCK, SEND_UNBLOCK, SEND_FAIL)
+_GOING_ON = (trace.SEND, trace.SEND_BLOCK, trace.SEND_UNBLOCK, trace.SEND_FAIL)
 
 
-@rule("N-L3", "a sender goes on as soon as there is room")
+@rule("N-L3", "a sender goes on as soon as there is room", Need.BLOCKS)
 def unblocked(run: Run, found: Findings) -> None:
     """The purge that makes room lets a blocked sender go on in the same input.
 
@@ -243,7 +230,7 @@ def unblocked(run: Run, found: Findings) -> None:
     waits for a view is none of this (V-L5). Where members report what they have delivered of plain
     messages, a stability round tells a sender so.
     """
-    for rows in run.by(attrgetter("own_origin"), *_GOING_ON, PURGE).values():
+    for rows in run.by(attrgetter("own_origin"), *_GOING_ON, trace.PURGE).values():
         _judge_purges(rows, found)
     if run.facts.has_stability:
         _judge_rounds(Journal(run), found)
@@ -260,10 +247,10 @@ def _judge_purges(rows: list[Row], found: Findings) -> None:
             room = None
         if row is None:
             break
-        if row.event == SEND:
+        if row.event == trace.SEND:
             sent, room = row.seqno2, None
-        elif row.event != PURGE:
-            is_blocked = row.event == SEND_BLOCK and row.detail != "change"
+        elif row.event != trace.PURGE:
+            is_blocked = row.event == trace.SEND_BLOCK and row.detail != "change"
             block, sent, room = (row, row.hr, None) if is_blocked else (None, 0, None)
         elif block is not None and _has_room(sent, block, row):
             found.premises += room is None
@@ -289,7 +276,7 @@ def _judge_rounds(journal: Journal, found: Findings) -> None:
         view = views[-1]
         if not journal.are_due(view, sends[-1].member):
             continue
-        pairs = [(*split_key(member), *origin) for member in view.members]
+        pairs = [(*trace.split_key(member), *origin) for member in view.members]
         for block, end in _blocked(waits.get(origin, [])):
             since_ns = max(facts.gst_ns or 0, view.mono_ns, block.mono_ns)
             arrivals = [
@@ -308,7 +295,7 @@ def _blocked(rows: list[Row]) -> Iterator[tuple[Row, Row | None]]:
     with more."""
     block: Row | None = None
     for row in rows:
-        if row.event == SEND_BLOCK:
+        if row.event == trace.SEND_BLOCK:
             block = None if row.detail == "change" else row
         elif block is not None:
             yield block, row
@@ -317,24 +304,24 @@ def _blocked(rows: list[Row]) -> Iterator[tuple[Row, Row | None]]:
         yield block, None
 
 
-@rule("N-L5", "overload slows senders down and nothing else")
+@rule("N-L5", "overload slows senders down and nothing else", Need.BLOCKS)
 def calm_under_overload(run: Run, found: Findings) -> None:
     """Where senders are blocked, windows keep their bound and no message is dropped for room.
 
     So there is no cycle of dropping and repeating, and the slowest receiver sets the pace.
     """
-    found.premises = len(run.rows(SEND_BLOCK))
-    for row in run.rows(WIN):
+    found.premises = len(run.rows(trace.SEND_BLOCK))
+    for row in run.rows(trace.WIN):
         if row.hr - row.low > row.cap:
             found.violate(f"{row.member} buffers {row.hr - row.low} in a window of {row.cap}", row)
-    drops = run.by(lambda row: row.pair[:4], DROP_HIGH)
+    drops = run.by(lambda row: row.pair[:4], trace.DROP_HIGH)
     judge_drops((rows[0] for rows in drops.values()), run.facts, found)
 
 
 # Uniform messages: that they come in order is N1
 
 
-@rule("U5", "a uniform message of a live sender is delivered everywhere in time")
+@rule("U5", "a uniform message of a live sender is delivered everywhere in time", Need.CALM)
 def valid(run: Run, found: Findings) -> None:
     """A live sender's message is delivered by all live members of its view.
 
@@ -346,20 +333,20 @@ def valid(run: Run, found: Findings) -> None:
     def owed_through(row: Row, taking: Collection[str], since_ns: int) -> int:
         through = row.seqno2
         for member in facts.stopped_members.intersection(taking) - {row.member}:
-            low = journal.has((*split_key(member), *row.own_origin), since_ns)
+            low = journal.has((*trace.split_key(member), *row.own_origin), since_ns)
             through = min(through, low + facts.capacity.get(member, 0))
         return through
 
     judge_deliveries(journal, found, owed_through)
 
 
-@rule("U7", "in the end uniform windows are empty")
+@rule("U7", "in the end uniform windows are empty", Need.CALM)
 def nothing_left(run: Run, found: Findings) -> None:
     """In the end no live sender keeps any uniform message."""
     judge_drained(Journal(run, Stream.UNIFORM), found)
 
 
-@rule("U-L1", "without faults a uniform message takes three delays")
+@rule("U-L1", "without faults a uniform message takes three delays", Need.CALM)
 def three_delays(run: Run, found: Findings) -> None:
     """Where nothing is amiss a message is delivered everywhere within three delays: it travels, is
     acknowledged, and is committed.
@@ -375,7 +362,7 @@ def three_delays(run: Run, found: Findings) -> None:
             facts.capacity.get(sender, 1) <= facts.capacity.get(member, 0) for member in members
         ) or not journal.are_due(views[-1], sender):
             continue
-        pairs = [(*split_key(member), *origin) for member in members]
+        pairs = [(*trace.split_key(member), *origin) for member in members]
         since_ns = _calm_since(journal, pairs, sends)
         for row in sends:
             if since_ns is None or not since_ns < row.mono_ns <= facts.end_ns - bound_ns:
@@ -386,11 +373,8 @@ def three_delays(run: Run, found: Findings) -> None:
                 found.premises += 1
                 found.waited(waited_ns, bound_ns)
                 if waited_ns > bound_ns:
-                    found.violate(
-                        f"{row.member}:{row.run} took {waited_ns} ns to {pair[0]}, "
-                        f"three delays are {bound_ns}",
-                        *(row, arrival),
-                    )
+                    text = f"{row.member}:{row.run} took {waited_ns} ns to {pair[0]}"
+                    found.violate(f"{text}, three delays are {bound_ns}", row, arrival)
 
 
 def _calm_since(journal: Journal, pairs: list[PairKey], sends: list[Row]) -> int | None:

@@ -10,17 +10,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.rules import bounds
-from ringcast.rules.findings import rule
-from ringcast.trace.rows import (
-    START,
-    STATE_LOST,
-    STATE_RECEIVED,
-    STATE_WAIT,
-    STOP,
-    TX,
-    VIEW,
-    split_key,
-)
+from ringcast.rules.findings import Need, rule
+from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +24,7 @@ LEAVE = "leave"
 """The application asks its member to leave; `stop` follows when it is out."""
 
 
-@rule("V-L1", "all that live come to one view, in time")
+@rule("V-L1", "all that live come to one view, in time", Need.CALM)
 def one_view(run: Run, found: Findings) -> None:
     """Once the network has healed, all members that live end in one view of exactly them.
 
@@ -43,9 +34,9 @@ def one_view(run: Run, found: Findings) -> None:
     """
     if run.phases.heal is None:
         return
-    states = run.by_member(STATE_WAIT, STATE_RECEIVED, STATE_LOST)
+    states = run.by_member(trace.STATE_WAIT, trace.STATE_RECEIVED, trace.STATE_LOST)
     components: defaultdict[int, list[Row]] = defaultdict(list)
-    for member, rows in sorted(run.by_member(START).items()):
+    for member, rows in sorted(run.by_member(trace.START).items()):
         if run.lives.is_live(member):
             components[run.facts.component.get(rows[-1].member, 0)].append(rows[-1])
     for living in components.values():
@@ -73,11 +64,8 @@ def _judge_component(
     found.premises += 1
     found.waited(waited_ns, bound_ns)
     if late:
-        found.violate(
-            f"{', '.join(sorted(everybody))} live and are not in one view after {waited_ns} "
-            f"ns, the bound is {bound_ns}",
-            *late,
-        )
+        text = f"{', '.join(sorted(everybody))} live and are not in one view after {waited_ns} ns"
+        found.violate(f"{text}, the bound is {bound_ns}", *late)
     elif waited_ns > bound_ns:
         found.violate(f"one view took {waited_ns} ns, the bound is {bound_ns}", heal, last)
 
@@ -97,9 +85,9 @@ def _settled(run: Run, member: MemberKey, states: dict[MemberKey, list[Row]]) ->
 
 def _is_for_state(view: Row, states: dict[MemberKey, list[Row]]) -> bool:
     """Whether somebody waited for its state when this view came."""
-    for member in map(split_key, view.members):
+    for member in map(trace.split_key, view.members):
         rows = [row for row in states.get(member, []) if row.mono_ns <= view.mono_ns]
-        if rows and rows[-1].event == STATE_WAIT:
+        if rows and rows[-1].event == trace.STATE_WAIT:
             return True
     return False
 
@@ -130,7 +118,7 @@ def _judge_waits(
             found.wait(end_ns - since_ns, bound_ns(begun), ended, text, begun, ended)
 
 
-@rule("V-L2", "whoever starts is in a view, in time")
+@rule("V-L2", "whoever starts is in a view, in time", Need.CALM)
 def joined_in_time(run: Run, found: Findings) -> None:
     """Whoever starts is in a view soon: in its group's, or in one of its own. What began under
     faults counts from the healing on, if it still lasts."""
@@ -138,10 +126,10 @@ def joined_in_time(run: Run, found: Findings) -> None:
     def since(begun: Row, end_ns: int) -> int | None:
         return run.phases.calm_since(begun.mono_ns, end_ns)
 
-    _judge_waits(run, START, VIEW, since, lambda _: bounds.join_ns(run.facts), found)
+    _judge_waits(run, trace.START, trace.VIEW, since, lambda _: bounds.join_ns(run.facts), found)
 
 
-@rule("V-L3", "whoever leaves is out, in time")
+@rule("V-L3", "whoever leaves is out, in time", Need.CALM)
 def left_in_time(run: Run, found: Findings) -> None:
     """Whoever is asked to leave is out soon, also if nobody answers; on a network that works as
     soon as what it has sent has its seqnos, and with a change that asks it for what it has."""
@@ -156,7 +144,7 @@ def left_in_time(run: Run, found: Findings) -> None:
         is_calm = facts.gst_ns is not None and begun.mono_ns >= facts.gst_ns
         return bounds.leave_soon_ns(facts) if is_calm else bounds.leave_ns(facts)
 
-    _judge_waits(run, LEAVE, STOP, since, bound_ns, found)
+    _judge_waits(run, LEAVE, trace.STOP, since, bound_ns, found)
     _judge_goodbyes(run, found)
 
 
@@ -169,25 +157,25 @@ def _judge_goodbyes(run: Run, found: Findings) -> None:
         if not views or gst_ns is None or asked.mono_ns < gst_ns:
             continue
         for frozen in (
-            each for key in views[-1].members for each in run.freezes.of(split_key(key))
+            each for key in views[-1].members for each in run.freezes.of(trace.split_key(key))
         ):
             before, end = frozen.before, frozen.end
             if before is None or before.view_key != views[-1].view_key or end is None:
                 continue
-            is_since = frozen.first.mono_ns >= asked.mono_ns and end.event == VIEW
+            is_since = frozen.first.mono_ns >= asked.mono_ns and end.event == trace.VIEW
             if is_since and asked.member not in (*end.members, *end.part):
                 text = f"{end.member} goes on without asking {asked.member}, which leaves"
                 found.violate(text, views[-1], asked, end)
 
 
-@rule("V-L4", "links that come and go do not make and break the group without end")
+@rule("V-L4", "links that come and go do not make and break the group without end", Need.CALM)
 def restful(run: Run, found: Findings) -> None:
     """However links come and go, views do not follow for ever: in any minute not too many, and
     much fewer that bring somebody back.
 
     They are counted by name: whoever comes back as another incarnation has had the views before.
     """
-    for rows in run.by(attrgetter("node"), VIEW).values():
+    for rows in run.by(attrgetter("node"), trace.VIEW).values():
         views = sorted(rows, key=attrgetter("mono_ns"))
         _judge_rate("views", views, bounds.views_per_minute(run.facts), found)
         returns = list(_returns(views))
@@ -215,21 +203,19 @@ def _judge_rate(what: str, rows: list[Row], bound: int, found: Findings) -> None
         found.waited(count, bound)
         if count > bound and not is_reported:
             is_reported = True
-            found.violate(
-                f"{row.node} installs {count} {what} within a minute, the bound is {bound}",
-                *(rows[first], row),
-            )
+            text = f"{row.node} installs {count} {what} within a minute, the bound is {bound}"
+            found.violate(text, rows[first], row)
 
 
 # How long view changes hold members up, on a network that works
 
 
-@rule("V-L5", "a view change ends, in time, whatever applications do")
+@rule("V-L5", "a view change ends, in time, whatever applications do", Need.CALM)
 def changes_end(run: Run, found: Findings) -> None:
     """Nobody is frozen for long: for one change, if nobody refuses or stays silent; else for as
     long as it takes to go on without whoever does. Windows may be full, and readers slow."""
     facts = run.facts
-    refused = {row.view for row in run.rows(TX) if row.kind == "refuse"}
+    refused = {row.view for row in run.rows(trace.TX) if row.kind == "refuse"}
     for member in run.freezes.rows:
         for frozen in run.freezes.of(member):
             first, end = frozen.first, frozen.end
@@ -237,7 +223,7 @@ def changes_end(run: Run, found: Findings) -> None:
             since_ns = run.phases.calm_since(first.mono_ns, end_ns)
             if frozen.before is None:
                 continue  # it looks for its group, and nobody sends there: V-L2
-            if since_ns is None or (end is not None and end.event != VIEW):
+            if since_ns is None or (end is not None and end.event != trace.VIEW):
                 continue
             bound_ns = bounds.frozen_ns(facts, run.freezes.deaths(frozen, since_ns, end_ns))
             is_single = end is not None and frozen.last is first and first.view_key == end.view_key
@@ -247,7 +233,11 @@ def changes_end(run: Run, found: Findings) -> None:
             found.wait(end_ns - since_ns, bound_ns, end, text, first, frozen.last, end)
 
 
-@rule("V-L6", "who joins and who comes back holds senders up for a tenth of the time at most")
+@rule(
+    "V-L6",
+    "who joins and who comes back holds senders up for a tenth of the time at most",
+    Need.CALM,
+)
 def rarely_at_will(run: Run, found: Findings) -> None:
     """Changes that only bring somebody in hold senders up for a tenth of any ten seconds: nine
     times as long passes after each. So of the last one, behind which that time has yet to pass, all
@@ -260,21 +250,17 @@ def rarely_at_will(run: Run, found: Findings) -> None:
             bound_ns = (bounds.DUTY_NS + 9 * (end.mono_ns - begun.mono_ns)) // 10
             while end.mono_ns - changes[first][0].mono_ns > bounds.DUTY_NS and first < last:
                 first += 1
-            held_ns = sum(
-                after.mono_ns - before.mono_ns for before, after in changes[first : last + 1]
-            )
+            held_ns = sum(ends.mono_ns - since.mono_ns for since, ends in changes[first : last + 1])
             found.waited(held_ns, bound_ns)
             if held_ns > bound_ns:
-                found.violate(
-                    f"{end.member} is frozen for {held_ns} ns of ten seconds to let others in",
-                    *(changes[first][0], end),
-                )
+                text = f"{end.member} is frozen for {held_ns} ns of ten seconds to let others in"
+                found.violate(text, changes[first][0], end)
 
 
 def _at_will(run: Run, member: MemberKey) -> Iterator[tuple[Row, Row]]:
     for frozen in run.freezes.of(member):
         first, end, before = frozen.first, frozen.end, frozen.before
-        if end is None or end.event != VIEW or before is None:
+        if end is None or end.event != trace.VIEW or before is None:
             continue
         is_calm = run.phases.calm_since(first.mono_ns, end.mono_ns) == first.mono_ns
         if is_calm and set(before.members) < set(end.members):

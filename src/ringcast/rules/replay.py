@@ -10,16 +10,13 @@ input.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.rules.findings import Stepwise
-from ringcast.trace.rows import CONN, CRASH, REJECT, RX, STOP, TX, UNICAST_WIN, VIEW
+from ringcast.rules.findings import Need, Rule
+from ringcast.trace.rows import CONN, RX, TX, UNICAST_WIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
@@ -38,44 +35,35 @@ NONE = "NONE"
 OPEN = "OPEN"
 CLOSING = "CLOSING"
 
-ABOUT_NOBODY = (CRASH, REJECT, STOP, VIEW)
-"""What befalls a member, whoever its peers are."""
 
+class Pair:
+    """One member and one of its peers, as one rule looks at them."""
 
-class Watch(Stepwise):
-    """One rule, watching one member and one of its peers. What members say to themselves needs no
-    connection and is left out."""
-
-    def __init__(self, run: Run, member: MemberKey, found: Findings) -> None:
+    def __init__(
+        self, run: Run, member: MemberKey, instants: list[list[Row]], found: Findings
+    ) -> None:
+        self.facts = run.facts
+        self.found = found
         self.is_live = run.lives.is_live(member)
         """At the end of the run."""
         self.entries = Entries()
-        self.taken: defaultdict[int, int] = defaultdict(int)
-        """Up to where its application was handed each stream, by its epoch, as far as the rule
-        notes it."""
-        super().__init__(run.facts, found)
+        """As far as the rule has followed them."""
+        self._instants = instants
 
-    def see(self, rows: list[Row]) -> None:
-        """Judge the rows of one instant."""
-        raise NotImplementedError
-
-    def take(self, row: Row, through: int) -> None:
-        self.taken[row.epoch] = max(self.taken[row.epoch], through)
-
-    @classmethod
-    def judge(cls, run: Run, found: Findings) -> None:
-        for member, rows in run.by_member(*cls.events).items():
-            for mine in _by_peer(member, rows):
-                watch = cls(run, member, found)
-                for _, instant in groupby(mine, key=attrgetter("mono_ns")):
-                    watch.entries.begin_instant()
-                    watch.see(list(instant))
-                watch.close()
+    def __iter__(self) -> Iterator[list[Row]]:
+        """The rows of one instant after the other."""
+        for rows in self._instants:
+            self.entries.begin_instant()
+            yield rows
 
     def is_prompt(self, row: Row) -> bool:
         """Whether frames leave in the instant that made them. Faulty drivers hold them back, so
         what a frame says is compared with its sender's state only once the run has healed."""
         return self.facts.gst_ns is not None and row.mono_ns > self.facts.gst_ns
+
+    def is_owed(self) -> bool:
+        """Whether what has not come by the end of the run should have."""
+        return self.is_live and self.facts.gst_ns is not None
 
     def lasted(
         self,
@@ -100,35 +88,17 @@ class Watch(Stepwise):
         return waited_ns > bound_ns + slack_ns
 
 
-def _by_peer(member: MemberKey, rows: list[Row]) -> Iterable[list[Row]]:
-    """In order, with what is about nobody in each."""
-    found: dict[MemberKey, list[Row]] = {}
-    general: list[Row] = []
-    for row in rows:
-        peer = row.peer, row.peer_inc
-        if row.event in ABOUT_NOBODY:
-            general.append(row)
-            for mine in found.values():
-                mine.append(row)
-        elif peer in found:
-            found[peer].append(row)
-        elif peer != member:
-            found[peer] = [*general, row]
-    return found.values()
+def of_pairs(id: str, title: str) -> Callable[[Callable[[Pair], None]], Rule]:
+    """Make a function a rule that judges each member with each of its peers."""
 
+    def make(judge_pair: Callable[[Pair], None]) -> Rule:
+        def judge(run: Run, found: Findings) -> None:
+            for member, instants in run.pairs:
+                judge_pair(Pair(run, member, instants, found))
 
-class Waiting(Watch):
-    """Something is owed since a row: judged when it comes, or when the run ends."""
+        return Rule(id, title, judge, Need.PAIRS)
 
-    def begin(self) -> None:
-        self.since: Row | None = None
-
-    def close(self) -> None:
-        if self.since is not None and self.is_live and self.facts.gst_ns is not None:
-            self.judge_wait(self.since, None)
-
-    def judge_wait(self, since: Row, end: Row | None) -> None:
-        raise NotImplementedError
+    return make
 
 
 class Entry(NamedTuple):
@@ -158,6 +128,8 @@ class Entries:
         self._shown = {}
 
     def update(self, row: Row) -> None:
+        if row.event not in self.EVENTS:
+            return
         entry = self._now.get(row.kind)
         shown = self._shown.setdefault(row.kind, [entry])
         if row.event != CONN:
@@ -171,8 +143,7 @@ class Entries:
 
     def update_all(self, rows: Iterable[Row]) -> None:
         for row in rows:
-            if row.event in self.EVENTS:
-                self.update(row)
+            self.update(row)
 
     def now(self, kind: str) -> Entry | None:
         return self._now.get(kind)

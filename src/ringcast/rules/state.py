@@ -12,23 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from ringcast.rules import bounds
-from ringcast.rules.findings import rule
-from ringcast.trace.rows import (
-    ASIDE,
-    DELIVER,
-    HANDED,
-    SHOWN,
-    STATE_BEGUN,
-    STATE_END,
-    STATE_ENTRY,
-    STATE_LOST,
-    STATE_RECEIVED,
-    STATE_REFUSED,
-    STATE_WAIT,
-    STATE_WANTED,
-    VIEW,
-    split_key,
-)
+from ringcast.rules.findings import Need, rule
+from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -75,7 +60,7 @@ def run_hash(payloads: Iterable[bytes]) -> int:
 
 def is_handed(row: Row) -> bool:
     """Whether the application gets these messages now."""
-    return row.event == HANDED or (row.event == DELIVER and row.detail != ASIDE)
+    return row.event == trace.HANDED or (row.event == trace.DELIVER and row.detail != trace.ASIDE)
 
 
 class Statement(NamedTuple):
@@ -91,7 +76,13 @@ class Statement(NamedTuple):
         }
 
 
-STATED = (STATE_WANTED, STATE_BEGUN, STATE_RECEIVED, STATE_END, STATE_ENTRY)
+STATED = (
+    trace.STATE_WANTED,
+    trace.STATE_BEGUN,
+    trace.STATE_RECEIVED,
+    trace.STATE_END,
+    trace.STATE_ENTRY,
+)
 
 
 def statements(rows: list[Row]) -> Iterator[Statement]:
@@ -100,17 +91,17 @@ def statements(rows: list[Row]) -> Iterator[Statement]:
     while at < len(rows):
         told = Statement(rows[at], {})
         at += 1
-        while at < len(rows) and rows[at].event == STATE_ENTRY:
+        while at < len(rows) and rows[at].event == trace.STATE_ENTRY:
             told.entries[rows[at].origin] = rows[at]
             at += 1
         yield told
 
 
-@rule("T1", "a state is its provider's, as it was at the cut of a view")
+@rule("T1", "a state is its provider's, as it was at the cut of a view", Need.STATE)
 def as_its_provider_had_it(run: Run, found: Findings) -> None:
     """Whoever takes a state gets what its provider had at the cut of a view: right behind that
     view, before any message of it. Both speak of the same view."""
-    members = run.by_member(SHOWN, DELIVER, HANDED, *STATED)
+    members = run.by_member(trace.SHOWN, trace.DELIVER, trace.HANDED, *STATED)
     told_by = {member: list(statements(rows)) for member, rows in members.items()}
     given: dict[tuple[MemberKey, int], tuple[Statement, Row | None]] = {}
     """The states that were given, by their number, with the view that each was cut at."""
@@ -119,41 +110,36 @@ def as_its_provider_had_it(run: Run, found: Findings) -> None:
         message: Row | None = None
         for told in mine:
             row = told.row
-            if row.event == SHOWN:
+            if row.event == trace.SHOWN:
                 view, message = row, None
             elif is_handed(row):
                 message = row
-            elif row.event == STATE_WANTED:
+            elif row.event == trace.STATE_WANTED:
                 found.premises += 1
                 given[member, row.seqno] = told, view
                 if view is None or message is not None:
-                    found.violate(
-                        f"{row.member} gives its state to {row.peer} behind messages of its view",
-                        *(view, message, row),
-                    )
+                    text = f"{row.member} gives its state to {row.peer} behind messages of its view"
+                    found.violate(text, view, message, row)
     for member, mine in told_by.items():
         begun: Row | None = None
         for told in mine:
-            if told.row.event == STATE_BEGUN:
+            if told.row.event == trace.STATE_BEGUN:
                 begun = told.row
-            elif told.row.event == STATE_RECEIVED:
+            elif told.row.event == trace.STATE_RECEIVED:
                 found.premises += 1
                 of = None if begun is None else given.get(_transfer(begun))
                 if of is None or (of[0].row.peer, of[0].row.peer_inc) != member:
-                    found.violate(
-                        f"{told.row.member} has a state that nobody gave it", begun, told.row
-                    )
+                    text = f"{told.row.member} has a state that nobody gave it"
+                    found.violate(text, begun, told.row)
                 else:
                     _judge_received(told, *of, found)
 
 
 def _judge_received(told: Statement, given: Statement, view: Row | None, found: Findings) -> None:
     if view is not None and view.view_key != told.row.view_key:
-        found.violate(
-            f"{told.row.member} takes the state at view {told.row.view}; {view.member} gave it "
-            f"at view {view.view}",
-            *(view, given.row, told.row),
-        )
+        takes = f"{told.row.member} takes the state at view {told.row.view}"
+        gave = f"{view.member} gave it at view {view.view}"
+        found.violate(f"{takes}; {gave}", view, given.row, told.row)
     _compare(told, given.content(), f"{given.row.member} gave", found)
 
 
@@ -168,11 +154,9 @@ def _compare(
     for origin in {**due, **content}:
         has, should = content.get(origin, NOTHING), due.get(origin, NOTHING)
         if has != should:
-            found.violate(
-                f"{told.row.member} has of {origin[0]}#{origin[1]} {_text(has)}; {whose} "
-                f"{_text(should)}",
-                *(told.row, told.entries.get(origin)),
-            )
+            text = f"{told.row.member} has of {origin[0]}#{origin[1]} {_text(has)}"
+            due_text = f"{whose} {_text(should)}"
+            found.violate(f"{text}; {due_text}", told.row, told.entries.get(origin))
 
 
 def _text(content: Content) -> str:
@@ -190,28 +174,26 @@ class _Taker:
         self._is_here = False
 
     def see(self, row: Row) -> None:
-        if row.event == STATE_WAIT:
+        if row.event == trace.STATE_WAIT:
             if self.wait is None or self._is_here:
                 self.close()
             self.wait, self._is_here = row, False
         elif self.wait is None:
             return
-        elif row.event in (STATE_RECEIVED, STATE_LOST):
+        elif row.event in (trace.STATE_RECEIVED, trace.STATE_LOST):
             self._is_here = True
             self._aside = [each for each in self._aside if each.view >= row.view]
-        elif row.event == DELIVER and row.detail == ASIDE:
+        elif row.event == trace.DELIVER and row.detail == trace.ASIDE:
             self._aside.append(row)
-        elif row.event in (DELIVER, HANDED):
+        elif row.event in (trace.DELIVER, trace.HANDED):
             self._hand(self.wait, row)
 
     def close(self) -> None:
         """Everything has been handed on that its state does not hold."""
         if self._is_here and self._aside:
-            self.found.violate(
-                f"{self._aside[0].member} has put {_range(self._aside[0])} aside, and its "
-                f"application never got it",
-                *(self.wait, self._aside[0]),
-            )
+            first = self._aside[0]
+            text = f"{first.member} has put {_range(first)} aside, and its application never got it"
+            self.found.violate(text, self.wait, first)
         self._aside = []
 
     def _hand(self, wait: Row, row: Row) -> None:
@@ -221,7 +203,7 @@ class _Taker:
             self.found.violate(f"{what} while its state is on its way", wait, row)
             return
         due = next((at for at, each in enumerate(self._aside) if each.origin == row.origin), None)
-        if row.event == DELIVER:
+        if row.event == trace.DELIVER:
             if due is not None:
                 first = self._aside[due]
                 self.found.violate(f"{what} before {_range(first)}", wait, first, row)
@@ -246,13 +228,15 @@ def _range(row: Row) -> str:
     return f"{row.peer}:{row.run}"
 
 
-@rule("T2", "behind a state comes what was sent since its cut, once")
+@rule("T2", "behind a state comes what was sent since its cut, once", Need.STATE)
 def once_behind_its_state(run: Run, found: Findings) -> None:
     """Behind its state an application gets exactly what was sent in the view that the state was cut
     at, and in later ones: in order, once, and all that its member took. Before it, it gets nothing.
     The same if the state is lost: what was sent before the view that it was to be cut at is lost,
     too."""
-    members = run.by_member(DELIVER, HANDED, STATE_WAIT, STATE_RECEIVED, STATE_LOST)
+    members = run.by_member(
+        trace.DELIVER, trace.HANDED, trace.STATE_WAIT, trace.STATE_RECEIVED, trace.STATE_LOST
+    )
     for member, rows in members.items():
         taker = _Taker(found)
         for row in rows:
@@ -262,11 +246,15 @@ def once_behind_its_state(run: Run, found: Findings) -> None:
             taker.close()
 
 
-@rule("T3", "every state is made of exactly the messages that its chain of members was handed")
+@rule(
+    "T3",
+    "every state is made of exactly the messages that its chain of members was handed",
+    Need.STATE,
+)
 def state_is_what_was_handed(run: Run, found: Findings) -> None:
     """Whenever a state is given, and at the end of the run, it is what follows from all that its
     member was handed, on top of the state that it got, which follows likewise, and so on."""
-    members = run.by_member(DELIVER, HANDED, *STATED)
+    members = run.by_member(trace.DELIVER, trace.HANDED, *STATED)
     told = [each for rows in members.values() for each in statements(rows)]
     if any(each.row.run_idx < 0 for each in told):
         found.unknown.add(NO_RUN_ORDER)
@@ -277,15 +265,15 @@ def state_is_what_was_handed(run: Run, found: Findings) -> None:
     for each in sorted(told, key=lambda told: told.row.run_idx):
         row, member = each.row, (each.row.node, each.row.inc)
         state = states[member]
-        if row.event == STATE_BEGUN:
+        if row.event == trace.STATE_BEGUN:
             begun[member] = row
-        elif row.event == STATE_RECEIVED:
+        elif row.event == trace.STATE_RECEIVED:
             got = given.get(_transfer(begun[member])) if member in begun else None
             states[member] = dict(got or {})
-        elif row.event in (STATE_WANTED, STATE_END):
+        elif row.event in (trace.STATE_WANTED, trace.STATE_END):
             found.premises += 1
             _compare(each, state, "from what it was handed follow", found)
-            if row.event == STATE_WANTED:
+            if row.event == trace.STATE_WANTED:
                 given[member, row.seqno] = dict(state)
         elif is_handed(row):
             count = 0 if row.kind == "fragment" else row.seqno2 - row.seqno + 1
@@ -293,24 +281,26 @@ def state_is_what_was_handed(run: Run, found: Findings) -> None:
             state[row.origin] = before.then(count, row.seqno2, row.block_hash)
 
 
-@rule("T4", "a state is lost only if nobody in the view can give it")
+@rule("T4", "a state is lost only if nobody in the view can give it", Need.STATE)
 def lost_only_if_nobody_has_it(run: Run, found: Findings) -> None:
     """A state is called lost only in a view to which everybody else came without one, or where all
     who had one have refused it to somebody of the view."""
-    members = run.by_member(VIEW, STATE_WAIT, STATE_RECEIVED, STATE_LOST, STATE_REFUSED)
+    members = run.by_member(
+        trace.VIEW, trace.STATE_WAIT, trace.STATE_RECEIVED, trace.STATE_LOST, trace.STATE_REFUSED
+    )
     for rows in members.values():
         view: Row | None = None
         for row in rows:
-            if row.event == VIEW:
+            if row.event == trace.VIEW:
                 view = row
-            elif row.event != STATE_LOST or view is None:
+            elif row.event != trace.STATE_LOST or view is None:
                 continue
             elif row.run_idx < 0:
                 found.unknown.add(NO_RUN_ORDER)
             else:
                 found.premises += 1
                 for key in view.members:
-                    others = members.get(split_key(key), [])
+                    others = members.get(trace.split_key(key), [])
                     if key != row.member and not _could_not(others, view, row):
                         text = f"{row.member} has lost its state, and {key} has one"
                         found.violate(text, view, row)
@@ -323,29 +313,31 @@ def _could_not(rows: list[Row], view: Row, lost: Row) -> bool:
     for row in rows:
         if row.run_idx > lost.run_idx:
             break
-        is_there |= row.event == VIEW and row.view_key == view.view_key
-        if row.event == STATE_REFUSED:
+        is_there |= row.event == trace.VIEW and row.view_key == view.view_key
+        if row.event == trace.STATE_REFUSED:
             if row.peer_member in view.members:
                 return True
         elif is_there:
             continue
-        elif row.event != VIEW:
-            has_state = row.event != STATE_WAIT
+        elif row.event != trace.VIEW:
+            has_state = row.event != trace.STATE_WAIT
         elif not has_view:
             has_state = has_view = True
     return not has_state
 
 
-@rule("T-L1", "whoever takes a state has it, in time")
+@rule("T-L1", "whoever takes a state has it, in time", Need.STATE)
 def state_in_time(run: Run, found: Findings) -> None:
     """Whoever takes a state has it soon, or is told that nobody has it."""
     if run.phases.heal is None:
         return
     heal_ns = run.phases.heal.mono_ns
-    for member, rows in run.by_member(STATE_WAIT, STATE_RECEIVED, STATE_LOST).items():
+    for member, rows in run.by_member(
+        trace.STATE_WAIT, trace.STATE_RECEIVED, trace.STATE_LOST
+    ).items():
         wait: Row | None = None
         for row in rows:
-            if row.event == STATE_WAIT:
+            if row.event == trace.STATE_WAIT:
                 wait = wait or row
             elif wait is not None:
                 if row.mono_ns >= heal_ns:

@@ -2,54 +2,43 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.model import FIRST_CONN_ID
 from ringcast.rules.bounds import SYNC_TICKS_MAX
 from ringcast.rules.evidence import NOWHERE, Ranges, progress
-from ringcast.rules.findings import rule
+from ringcast.rules.findings import Need, rule
 from ringcast.rules.liveness import NO_COMMON_CLOCK
 from ringcast.rules.replay import (
     Entries,
-    Waiting,
-    Watch,
     arrived,
     delivered_stream,
     is_gone,
     left,
+    of_pairs,
     sent_stream,
     side_stream,
 )
 from ringcast.rules.unicast_liveness import Journal, sync_bound_ns
-from ringcast.trace.rows import (
-    CONN,
-    REJECT,
-    RX,
-    SYNC,
-    SYNC_CALL,
-    TICK,
-    TX,
-    UNICAST_DELIVER,
-    UNICAST_DROP,
-)
+from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
-    from ringcast.rules.replay import ConnKey, Stream
+    from ringcast.rules.replay import ConnKey, Pair, Stream
     from ringcast.trace.rows import Row
 
 NO_RUN_ORDER = "whether it was so at each moment: no run order"
 
 
-@rule("Y1", "nothing is purged before it was delivered, whatever acks are late")
+@rule("Y1", "nothing is purged before it was delivered, whatever acks are late", Need.PAIRS)
 def delivered_before_purged(run: Run, found: Findings) -> None:
     """What a sender purges, its receiver's application has delivered by then."""
     prefixes = run.lives.without_tail()
     windows = [row for row in run.rows(*Entries.EVENTS) if row.kind == "S" and row.low > 0]
-    taken_of = progress(run.rows(UNICAST_DELIVER), delivered_stream)
+    taken_of = progress(run.rows(trace.UNICAST_DELIVER), delivered_stream)
     for stream, purged in progress(windows, sent_stream, value=attrgetter("low")).items():
         delivered = taken_of.get(stream, NOWHERE)
         for mark, through, row in purged:
@@ -58,14 +47,14 @@ def delivered_before_purged(run: Run, found: Findings) -> None:
                 found.unknown.add(NO_RUN_ORDER)
             taken = delivered.at(mark)
             if taken < through and not (mark < 0 and stream[2:4] in prefixes):
-                found.violate(
-                    f"{row.member} purges {through} to {row.peer}, which has delivered {taken}",
-                    *(delivered.row_at(mark), row),
-                )
+                text = f"{row.member} purges {through} to {row.peer}, which has delivered {taken}"
+                found.violate(text, delivered.row_at(mark), row)
                 break
 
 
-@rule("Y2", "on one connection the sender has kept everything that the receiver waits for")
+@rule(
+    "Y2", "on one connection the sender has kept everything that the receiver waits for", Need.PAIRS
+)
 def no_endless_repair(run: Run, found: Findings) -> None:
     """While both sides are on one connection, the sender still has all that the receiver lacks.
 
@@ -88,126 +77,99 @@ def no_endless_repair(run: Run, found: Findings) -> None:
                 continue
             found.premises += 1
             if sender.low > receiver.hd:
-                found.violate(
-                    f"{sender.member} has purged {sender.low} to {receiver.member}, which waits "
-                    f"for {receiver.hd + 1}",
-                    *sorted((sender, receiver), key=attrgetter("run_idx")),
-                )
+                purged = f"{sender.member} has purged {sender.low} to {receiver.member}"
+                both = sorted((sender, receiver), key=attrgetter("run_idx"))
+                found.violate(f"{purged}, which waits for {receiver.hd + 1}", *both)
                 break
 
 
-@rule("Y3", "a sync repeats no delivery")
+@rule("Y3", "a sync repeats no delivery", Need.PAIRS)
 def once_across_syncs(run: Run, found: Findings) -> None:
     """After a window was dropped and found its place again, nothing is delivered a second time.
 
     Judged are deliveries on any but the first connection of a stream.
     """
     delivered: defaultdict[Stream, Ranges] = defaultdict(Ranges)
-    for row in run.rows(UNICAST_DELIVER):
+    for row in run.rows(trace.UNICAST_DELIVER):
         earlier = delivered[delivered_stream(row)].add(row.seqno, row.seqno2, row)
         if row.conn == FIRST_CONN_ID or row.peer_key == row.key:
             continue
         found.premises += 1
         if earlier:
-            found.violate(
-                f"{row.member} delivers {row.peer}:{row.run} again on connection "
-                f"{row.epoch}.{row.conn}",
-                *(*earlier, row),
-            )
+            text = f"{row.member} delivers {row.peer}:{row.run} again on connection"
+            found.violate(f"{text} {row.epoch}.{row.conn}", *earlier, row)
 
 
-class OneConnectionPerDrop(Watch):
+@of_pairs("Y4", "one lost window makes at most one new connection")
+def one_connection_per_drop(pair: Pair) -> None:
     """A sender moves to a new connection once per sync request, and a receiver that was answered
     asks a new one only if it lost its window, gave the last one up or was told to."""
-
-    id = "Y4"
-    title = "one lost window makes at most one new connection"
-    events = (*Entries.EVENTS, RX, TX, SYNC, SYNC_CALL, UNICAST_DROP)
-
-    def begin(self) -> None:
-        self.nonce = 0
-        self.answered: dict[int, Row] = {}
-        """By epoch."""
-        self.has_cause = False
-
-    def see(self, rows: list[Row]) -> None:
+    nonce = 0
+    answered: dict[int, Row] = {}  # by epoch
+    has_cause = False
+    for rows in pair:
         syncs = arrived(rows, "sync")
         for row in rows:
-            if row.event in (SYNC_CALL, UNICAST_DROP):
-                self.has_cause = True
-            elif row.event == SYNC:
-                self._judge_sync_request(row)
-            elif row.event in Entries.EVENTS:
-                if row.kind == "R" and is_gone(row):
-                    self.has_cause = True
-                elif row.event == CONN and row.kind == "S":
-                    self._judge_conn(row, syncs)
-                self.entries.update(row)
-
-    def _judge_sync_request(self, row: Row) -> None:
-        if row.detail == "answered":
-            self.answered[row.epoch] = row
-            self.has_cause = False
-        elif row.detail == "given up":
-            self.has_cause = True
-        elif row.epoch in self.answered:
-            self.found.premises += 1
-            if not self.has_cause:
-                self.found.violate(
-                    f"{row.member} asks {row.peer} again where its stream {row.epoch} stands, "
-                    f"though it was answered and lost nothing",
-                    *(self.answered[row.epoch], row),
-                )
-
-    def _judge_conn(self, row: Row, syncs: list[Row]) -> None:
-        entry = self.entries.now("S")
-        if entry is None or entry.row.epoch != row.epoch or entry.row.conn >= row.conn:
-            return  # that connections do not go back is S5
-        self.found.premises += 1
-        fresh = sorted({sync.seqno for sync in syncs if sync.seqno > self.nonce})
-        steps = row.conn - entry.row.conn
-        if steps <= len(fresh):
-            # Which of them were honoured is not known; a sender may put others off.
-            self.nonce = fresh[steps - 1]
-        else:
-            self.found.violate(
-                f"{row.member} moves from connection {entry.row.conn} to {row.conn} to {row.peer} "
-                f"for {len(fresh)} new sync_requests",
-                *(entry.row, *syncs, row),
+            is_answer = row.event == trace.SYNC and row.detail == "answered"
+            if is_answer:
+                answered[row.epoch] = row
+            elif row.event == trace.SYNC and row.detail != "given up" and row.epoch in answered:
+                pair.found.premises += 1
+                if not has_cause:
+                    text = f"{row.member} asks {row.peer} again where its stream {row.epoch} stands"
+                    why = "though it was answered and lost nothing"
+                    pair.found.violate(f"{text}, {why}", answered[row.epoch], row)
+            elif row.event == trace.CONN and row.kind == "S":
+                nonce = _judge_conn(pair, row, syncs, nonce)
+            is_lost = row.event in (trace.SYNC_CALL, trace.UNICAST_DROP) or (
+                is_gone(row) and row.kind == "R"
             )
+            has_cause |= is_lost or (row.event == trace.SYNC and row.detail == "given up")
+            has_cause &= not is_answer
+            pair.entries.update(row)
 
 
-class OneDirection(Watch):
+def _judge_conn(pair: Pair, row: Row, syncs: list[Row], nonce: int) -> int:
+    """Return the last nonce that was honoured."""
+    entry = pair.entries.now("S")
+    if entry is None or entry.row.epoch != row.epoch or entry.row.conn >= row.conn:
+        return nonce  # that connections do not go back is S5
+    pair.found.premises += 1
+    fresh = sorted({sync.seqno for sync in syncs if sync.seqno > nonce})
+    steps = row.conn - entry.row.conn
+    if steps <= len(fresh):
+        # Which of them were honoured is not known; a sender may put others off.
+        return fresh[steps - 1]
+    text = f"{row.member} moves from connection {entry.row.conn} to {row.conn} to {row.peer}"
+    pair.found.violate(f"{text} for {len(fresh)} new sync_requests", entry.row, *syncs, row)
+    return nonce
+
+
+@of_pairs("Y5", "a sync in one direction leaves the other alone")
+def one_direction(pair: Pair) -> None:
     """A sync of what one member sends leaves what it receives from the same peer as it is.
 
     Judged in instants in which nothing else from that peer could have changed the other direction.
     """
+    for rows in pair:
+        pair.entries.update_all(rows)
+        if any(row.event == trace.UNICAST_DROP for row in rows):
+            continue
+        if not arrived(rows, "udata", "sync_ok", "close"):
+            _judge_other(pair, "R", arrived(rows, "sync"))
+        if not arrived(rows, "uack", "sync"):
+            _judge_other(pair, "S", arrived(rows, "sync_ok"))
 
-    id = "Y5"
-    title = "a sync in one direction leaves the other alone"
-    events = (*Entries.EVENTS, RX, UNICAST_DROP)
 
-    def see(self, rows: list[Row]) -> None:
-        self.entries.update_all(rows)
-        self._judge("R", rows, "sync", ("udata", "sync_ok", "close"))
-        self._judge("S", rows, "sync_ok", ("uack", "sync"))
-
-    def _judge(self, kind: str, rows: list[Row], cause: str, others: tuple[str, ...]) -> None:
-        causes, before, after = (
-            arrived(rows, cause),
-            self.entries.before(kind),
-            self.entries.now(kind),
-        )
-        is_dropped = any(row.event == UNICAST_DROP for row in rows)
-        if not causes or before is None or after is None or is_dropped or arrived(rows, *others):
-            return
-        self.found.premises += 1
-        if _place(kind, before.row) != _place(kind, after.row):
-            self.found.violate(
-                f"{after.row.member} changes what it has {'of' if kind == 'R' else 'for'} "
-                f"{after.row.peer} by a {cause} of the other direction",
-                *(before.row, *causes, after.row),
-            )
+def _judge_other(pair: Pair, kind: str, causes: list[Row]) -> None:
+    before, after = pair.entries.before(kind), pair.entries.now(kind)
+    if not causes or before is None or after is None:
+        return
+    pair.found.premises += 1
+    if _place(kind, before.row) != _place(kind, after.row):
+        changed = f"what it has {'of' if kind == 'R' else 'for'} {after.row.peer}"
+        text = f"{after.row.member} changes {changed} by a {causes[0].kind} of the other direction"
+        pair.found.violate(text, before.row, *causes, after.row)
 
 
 def _place(kind: str, row: Row) -> tuple[ConnKey, int, int]:
@@ -218,7 +180,7 @@ def _place(kind: str, row: Row) -> tuple[ConnKey, int, int]:
 # How soon, and at what cost. What began before the end of healing counts from there.
 
 
-@rule("Y-L1", "a receiver without a window gets one in time")
+@rule("Y-L1", "a receiver without a window gets one in time", Need.PAIRS)
 def flows_again(run: Run, found: Findings) -> None:
     """A receiver that asks a live sender where its stream stands has a window in time.
 
@@ -252,109 +214,92 @@ def _is_served(journal: Journal, stream: Stream, since_ns: int, until_ns: int) -
     return is_there
 
 
-class SyncIsCheap(Watch):
+@of_pairs("Y-L2", "a sync costs one frame a tick each way, and nothing when it is done")
+def sync_is_cheap(pair: Pair) -> None:
     """A sync request is repeated once a tick at most and only while it is open; an answer goes once
     between two ticks, and not after the receiver has shown that it has it."""
-
-    id = "Y-L2"
-    title = "a sync costs one frame a tick each way, and nothing when it is done"
-    events = (*Entries.EVENTS, RX, TX, SYNC, TICK)
-
-    def begin(self) -> None:
-        self.open: Row | None = None
-        self.times_asked: defaultdict[int, int] = defaultdict(int)
-        """By nonce."""
-        self.is_unconfirmed = False
-        """The peer may still lack an answer."""
-        self.credit = 1
-        """How many answers may go before the next tick."""
-
-    def see(self, rows: list[Row]) -> None:
-        asked = self.open
+    is_open: Row | None = None
+    times_asked: Counter[int] = Counter()  # by nonce
+    is_unconfirmed = False  # the peer may still lack an answer
+    credit = 1  # how many answers may go before the next tick
+    for rows in pair:
+        asked = is_open
         for row in rows:
-            if row.event == SYNC:
-                self.open = row if row.detail == "asked" else None
-                asked = self.open or asked
-            elif row.event == TICK:
-                self.credit += 1
-        self.entries.update_all(rows)
-        may_answer = self.is_unconfirmed or bool(arrived(rows, "sync"))
-        conns = [entry.conn for entry in self.entries.lately("S")]
+            if row.event == trace.SYNC:
+                is_open = row if row.detail == "asked" else None
+                asked = is_open or asked
+            elif row.event == trace.TICK:
+                credit += 1
+        pair.entries.update_all(rows)
+        is_asked = bool(arrived(rows, "sync"))
+        may_answer = is_unconfirmed or is_asked
+        conns = [entry.conn for entry in pair.entries.lately("S")]
         if any(row.conn_key in conns for row in arrived(rows, "uack", "unack", "sync_ack")):
-            self.is_unconfirmed = False
-        self.is_unconfirmed |= bool(arrived(rows, "sync"))
-        for row in left(rows, "sync", "sync_ok"):
-            if not self.is_prompt(row):
-                continue
-            self.found.premises += 1
+            is_unconfirmed = False
+        is_unconfirmed |= is_asked
+        same = left(rows, "sync")
+        for row in filter(pair.is_prompt, left(rows, "sync", "sync_ok")):
+            pair.found.premises += 1
             if row.kind == "sync":
-                self._judge_sync_request(row, left(rows, "sync"), asked)
+                times_asked[row.seqno] += 1
+                _judge_repeat(pair, row, same, asked, times_asked[row.seqno])
             else:
-                self._judge_answer(row, may_answer=may_answer)
-        self.credit = max(0, min(self.credit, 1))
-
-    def _judge_sync_request(self, row: Row, same: list[Row], asked: Row | None) -> None:
-        if asked is None or asked.seqno != row.seqno:
-            self.found.violate(
-                f"{row.member} asks {row.peer} with nonce {row.seqno}, which is not open",
-                *(asked, row),
-            )
-        self.times_asked[row.seqno] += 1
-        times = self.times_asked[row.seqno]
-        if times > SYNC_TICKS_MAX or (len(same) > 1 and row is same[-1]):
-            self.found.violate(
-                f"{row.member} asks {row.peer} {times} times with nonce {row.seqno}, {len(same)} "
-                f"times at once",
-                *(asked, row),
-            )
-
-    def _judge_answer(self, row: Row, *, may_answer: bool) -> None:
-        self.credit -= 1
-        if self.credit < 0:
-            self.found.violate(
-                f"{row.member} answers {row.peer} more than once between two ticks", row
-            )
-        if not may_answer:
-            self.found.violate(
-                f"{row.member} answers {row.peer}, which has asked nothing since it was heard on "
-                f"connection {row.epoch}.{row.conn}",
-                row,
-            )
+                credit -= 1
+                _judge_answer(pair, row, is_soon=credit < 0, may_answer=may_answer)
+        credit = max(0, min(credit, 1))
 
 
-class SyncEnds(Waiting):
+def _judge_repeat(pair: Pair, row: Row, same: list[Row], asked: Row | None, times: int) -> None:
+    asks = f"{row.member} asks {row.peer}"
+    if asked is None or asked.seqno != row.seqno:
+        text = f"{asks} with nonce {row.seqno}, which is not open"
+        pair.found.violate(text, asked, row)
+    if times > SYNC_TICKS_MAX or (len(same) > 1 and row is same[-1]):
+        text = f"{asks} {times} times with nonce {row.seqno}, {len(same)} times at once"
+        pair.found.violate(text, asked, row)
+
+
+def _judge_answer(pair: Pair, row: Row, *, is_soon: bool, may_answer: bool) -> None:
+    answers = f"{row.member} answers {row.peer}"
+    if is_soon:
+        pair.found.violate(f"{answers} more than once between two ticks", row)
+    if not may_answer:
+        text = f"{answers}, which has asked nothing since it was heard on connection"
+        pair.found.violate(f"{text} {row.epoch}.{row.conn}", row)
+
+
+@of_pairs("Y-L3", "a sync ends, and nobody ignores acknowledgements because of it")
+def sync_ends(pair: Pair) -> None:
     """A sync request is answered or given up after a bounded number of ticks; and a sender goes by
     the acks of its current connection at once, sync or no sync."""
-
-    id = "Y-L3"
-    title = "a sync ends, and nobody ignores acknowledgements because of it"
-    events = (*Entries.EVENTS, RX, SYNC, REJECT)
-
-    def see(self, rows: list[Row]) -> None:
-        self.entries.update_all(rows)
+    bound_ns = (SYNC_TICKS_MAX + 1) * pair.facts.tau_ns
+    since: Row | None = None
+    for rows in pair:
+        pair.entries.update_all(rows)
         for row in rows:
-            if row.event == SYNC and row.detail == "asked":
-                self.since = row
-            elif row.event == SYNC and self.since is not None:
-                self.judge_wait(self.since, row)
-                self.since = None
+            if row.event == trace.SYNC and row.detail == "asked":
+                since = row
+            elif row.event == trace.SYNC and since is not None:
+                if pair.is_prompt(row):
+                    pair.lasted(since, row, bound_ns, _asks(since))
+                since = None
         # A frame for a predecessor at this address is refused; its row does not tell.
-        is_refused = any(row.event == REJECT for row in rows)
+        is_refused = any(row.event == trace.REJECT for row in rows)
         for ack in arrived(rows, "uack") if not is_refused else ():
-            self._judge_ack(ack)
+            _judge_ack(pair, ack)
+    if since is not None and pair.is_owed():
+        pair.lasted(since, None, bound_ns, _asks(since))
 
-    def judge_wait(self, since: Row, end: Row | None) -> None:
-        if end is None or self.is_prompt(end):
-            bound_ns = (SYNC_TICKS_MAX + 1) * self.facts.tau_ns
-            self.lasted(since, end, bound_ns, f"{since.member} asks {since.peer} for {{}} ns")
 
-    def _judge_ack(self, ack: Row) -> None:
-        before, after = self.entries.before("S"), self.entries.now("S")
-        if before is None or after is None or not before.conn == after.conn == ack.conn_key:
-            return
-        self.found.premises += ack.conn > 1
-        if before.row.low < ack.hd <= before.row.hr and after.row.low < ack.hd:
-            self.found.violate(
-                f"{ack.member} ignores the ack of {ack.hd} from {ack.peer} on its connection",
-                *(before.row, ack, after.row),
-            )
+def _asks(row: Row) -> str:
+    return f"{row.member} asks {row.peer} for {{}} ns"
+
+
+def _judge_ack(pair: Pair, ack: Row) -> None:
+    before, after = pair.entries.before("S"), pair.entries.now("S")
+    if before is None or after is None or not before.conn == after.conn == ack.conn_key:
+        return
+    pair.found.premises += ack.conn > 1
+    if before.row.low < ack.hd <= before.row.hr and after.row.low < ack.hd:
+        text = f"{ack.member} ignores the ack of {ack.hd} from {ack.peer} on its connection"
+        pair.found.violate(text, before.row, ack, after.row)

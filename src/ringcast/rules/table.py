@@ -20,24 +20,20 @@ from ringcast.rules import (
     views,
 )
 from ringcast.rules.evidence import Run
-from ringcast.rules.findings import Stated, Stepwise, verdict_of
+from ringcast.rules.findings import Rule, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType
 
-    from ringcast.rules.findings import Rule, Verdict
+    from ringcast.rules.findings import Verdict
     from ringcast.trace.rows import Facts, Row, Trace
 
 
 def _stated_in(*modules: ModuleType) -> dict[str, Rule]:
     """The rules of these modules, by id."""
-    found: dict[str, Rule] = {}
-    for each in (value for module in modules for value in vars(module).values()):
-        is_stepwise = isinstance(each, type) and issubclass(each, Stepwise)
-        if (is_stepwise or isinstance(each, Stated)) and hasattr(each, "id"):
-            found[each.id] = each
-    return found
+    values = (value for module in modules for value in vars(module).values())
+    return {each.id: each for each in values if isinstance(each, Rule)}
 
 
 _BY_ID = _stated_in(delivery, flow, liveness, membership, state, views)

@@ -9,39 +9,28 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ringcast.rules.connections import Using
+from ringcast.rules.connections import Uses
 from ringcast.rules.evidence import NOWHERE, progress
-from ringcast.rules.findings import rule
+from ringcast.rules.findings import Need, rule
 from ringcast.rules.liveness import NO_COMMON_CLOCK, late, quiet_since
 from ringcast.rules.replay import (
     ROUNDING_NS,
     Entries,
-    Waiting,
-    Watch,
     arrived,
     delivered_stream,
     is_gone,
+    of_pairs,
     sent_stream,
     side_stream,
 )
-from ringcast.trace.rows import (
-    CONN,
-    RX,
-    STOP,
-    SYNC,
-    TX,
-    UNDELIVERABLE,
-    UNICAST_DELIVER,
-    UNICAST_SEND,
-    VIEW,
-)
+from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ringcast.rules.evidence import Progress, Run
     from ringcast.rules.findings import Findings
-    from ringcast.rules.replay import Stream
+    from ringcast.rules.replay import Pair, Stream
     from ringcast.trace.rows import Facts, Row
 
 
@@ -82,12 +71,12 @@ class Journal:
         clock = attrgetter("mono_ns")
         windows = [row for row in run.rows(*Entries.EVENTS) if row.kind == "S"]
         self.run = run
-        self.sent = run.by(sent_stream, UNICAST_SEND)
-        self.delivered = progress(run.rows(UNICAST_DELIVER), delivered_stream, clock)
+        self.sent = run.by(sent_stream, trace.UNICAST_SEND)
+        self.delivered = progress(run.rows(trace.UNICAST_DELIVER), delivered_stream, clock)
         self.acked = progress(windows, sent_stream, clock, attrgetter("low"))
-        self.lost = run.by(sent_stream, UNDELIVERABLE)
-        self.syncs = run.by(delivered_stream, SYNC)
-        self.conns = run.by(lambda row: (row.kind, side_stream(row)), CONN)
+        self.lost = run.by(sent_stream, trace.UNDELIVERABLE)
+        self.syncs = run.by(delivered_stream, trace.SYNC)
+        self.conns = run.by(lambda row: (row.kind, side_stream(row)), trace.CONN)
 
     def owed(self) -> Iterator[tuple[Stream, list[Row]]]:
         """What was sent and not given up on streams of which both sides live to the end, and the
@@ -122,7 +111,7 @@ class Journal:
         return stream in self.lost and seqno >= self.lost[stream][0].seqno
 
 
-@rule("S-L1", "a message to a live member is delivered and acknowledged in time")
+@rule("S-L1", "a message to a live member is delivered and acknowledged in time", Need.PAIRS)
 def delivered_to_one(run: Run, found: Findings) -> None:
     """Every message to a live member is delivered in time, and its sender soon knows.
 
@@ -158,7 +147,7 @@ def delivered_to_one(run: Run, found: Findings) -> None:
             is_late(stream, owed[-1], acked, more_ns, "acknowledged")
 
 
-@rule("S-L2", "lost acknowledgements are made good in time")
+@rule("S-L2", "lost acknowledgements are made good in time", Need.PAIRS)
 def acked_in_time(run: Run, found: Findings) -> None:
     """Once everything was delivered, the sender knows it in time, however many acks were lost.
 
@@ -189,161 +178,138 @@ def acked_in_time(run: Run, found: Findings) -> None:
         )
 
 
-class AcksSoon(Watch):
+@of_pairs("S-L3", "a message is acknowledged within the ack interval")
+def acked_soon(pair: Pair) -> None:
     """What was taken, or came again, is acknowledged within the ack interval.
 
     While the connection stands: when it ends or moves, nothing is owed on it.
     """
-
-    id = "S-L3"
-    title = "a message is acknowledged within the ack interval"
-    events = (*Entries.EVENTS, RX, TX, UNICAST_DELIVER)
-
-    def begin(self) -> None:
-        self.waiting: list[Row] = []
-        """What an ack must reach."""
-
-    def see(self, rows: list[Row]) -> None:
-        for row in rows:
-            entry = self.entries.now("R")
-            is_current = entry is not None and entry.conn == row.conn_key
-            is_owed = row.event == UNICAST_DELIVER
-            if row.event == RX and row.kind == "udata" and entry and is_current:
-                is_owed = row.seqno2 <= entry.row.hd
-            if is_owed and self.is_prompt(row):
-                self.waiting.append(row)
-            elif row.event == TX and row.kind == "uack":
-                for since in self.waiting:
-                    if since.seqno2 <= row.hd:
-                        self._judge(since, row)
-                self.waiting = [since for since in self.waiting if since.seqno2 > row.hd]
-            elif row.event in Entries.EVENTS:
-                has_moved = row.event == CONN and entry is not None and not is_current
-                if row.kind == "R" and (is_gone(row) or has_moved):
-                    self.waiting = []
-                self.entries.update(row)
-
-    def close(self) -> None:
-        if self.waiting and self.is_live:
-            self._judge(self.waiting[0], None)
-
-    def _judge(self, since: Row, ack: Row | None) -> None:
-        text = f"{since.member} does not acknowledge {since.peer}:{since.seqno2} for {{}} ns"
-        self.lasted(since, ack, self.facts.ack_interval_ns, text, ROUNDING_NS)
+    waiting: list[Row] = []  # what an ack must reach
+    for row in (row for rows in pair for row in rows):
+        entry = pair.entries.now("R")
+        is_current = entry is not None and entry.conn == row.conn_key
+        is_owed = row.event == trace.UNICAST_DELIVER
+        if row.event == trace.RX and row.kind == "udata" and entry and is_current:
+            is_owed = row.seqno2 <= entry.row.hd
+        if is_owed and pair.is_prompt(row):
+            waiting.append(row)
+        elif row.event == trace.TX and row.kind == "uack":
+            for since in waiting:
+                if since.seqno2 <= row.hd:
+                    _judge_ack(pair, since, row)
+            waiting = [since for since in waiting if since.seqno2 > row.hd]
+        elif row.event == trace.CONN and row.kind == "R":
+            has_moved = entry is not None and not is_current
+            waiting = [] if has_moved or is_gone(row) else waiting
+        pair.entries.update(row)
+    if waiting and pair.is_live:
+        _judge_ack(pair, waiting[0], None)
 
 
-class IdleIsGone(Using):
+def _judge_ack(pair: Pair, since: Row, ack: Row | None) -> None:
+    text = f"{since.member} does not acknowledge {since.peer}:{since.seqno2} for {{}} ns"
+    pair.lasted(since, ack, pair.facts.ack_interval_ns, text, ROUNDING_NS)
+
+
+@of_pairs("S-L4", "an idle connection is gone in time")
+def idle_is_gone(pair: Pair) -> None:
     """An idle connection is gone, on either side, after expiry and closing time and two ticks.
 
     A sender's with unacknowledged messages, and a receiver's with messages that its application
     does not take, stay longer.
     """
-
-    id = "S-L4"
-    title = "an idle connection is gone in time"
-    events = (*Using.USES, UNICAST_DELIVER)
-
-    def begin(self) -> None:
-        super().begin()
-        self.delivered: dict[str, Row] = {}
-
-    def see(self, rows: list[Row]) -> None:
-        for row in rows:
-            if row.event == UNICAST_DELIVER:
-                self.delivered["R"] = row
-            elif is_gone(row):
-                self._judge(row.kind, row)
-                self.delivered.pop(row.kind, None)
-            self.note(row)
-
-    def close(self) -> None:
-        for kind, _ in self.entries if self.is_live else ():
-            self._judge(kind, None)
-
-    def _judge(self, kind: str, gone: Row | None) -> None:
-        used, entry, gst_ns = self.used.get(kind), self.entries.now(kind), self.facts.gst_ns
-        if gst_ns is None or not self.facts.expiry_ns or used is None or entry is None:
-            return
-        row, now_ns = entry.row, gone.mono_ns if gone else self.facts.end_ns
-        if now_ns <= gst_ns or (row.low < row.hr if kind == "S" else row.hd < row.received):
-            return
-        ends = used.perhaps, self.delivered.get(kind, used.perhaps)
-        bound_ns = self.facts.expiry_ns + self.facts.close_ns + 2 * self.facts.tau_ns
-        text = f"{row.member} still has the idle connection with {row.peer} after {{}} ns"
-        self.lasted(max(ends, key=attrgetter("mono_ns")), gone, bound_ns, text)
+    uses = Uses()
+    delivered: dict[str, Row] = {}
+    for row in (row for rows in pair for row in rows):
+        if row.event == trace.UNICAST_DELIVER:
+            delivered["R"] = row
+        elif is_gone(row):
+            _judge_end(pair, row.kind, row, uses, delivered)
+            delivered.pop(row.kind, None)
+        uses.note(row, pair.entries)
+    for kind, _ in pair.entries if pair.is_live else ():
+        _judge_end(pair, kind, None, uses, delivered)
 
 
-class GivenUpInTime(Waiting):
+def _judge_end(
+    pair: Pair, kind: str, gone: Row | None, uses: Uses, delivered: dict[str, Row]
+) -> None:
+    facts, used, entry = pair.facts, uses.get(kind), pair.entries.now(kind)
+    if facts.gst_ns is None or not facts.expiry_ns or used is None or entry is None:
+        return
+    row, now_ns = entry.row, gone.mono_ns if gone else facts.end_ns
+    if now_ns <= facts.gst_ns or (row.low < row.hr if kind == "S" else row.hd < row.received):
+        return
+    ends = used.perhaps, delivered.get(kind, used.perhaps)
+    bound_ns = facts.expiry_ns + facts.close_ns + 2 * facts.tau_ns
+    text = f"{row.member} still has the idle connection with {row.peer} after {{}} ns"
+    pair.lasted(max(ends, key=attrgetter("mono_ns")), gone, bound_ns, text)
+
+
+@of_pairs("S-L5", "a member that never answers is given up in time")
+def given_up_in_time(pair: Pair) -> None:
     """A member that answers nothing is given up after the retransmission time, within a tick, and
     not before. The time runs since something is unacknowledged and nothing was heard."""
-
-    id = "S-L5"
-    title = "a member that never answers is given up in time"
-    events = (*Entries.EVENTS, RX, VIEW, STOP)
-
-    def see(self, rows: list[Row]) -> None:
-        is_told = any(row.event in (VIEW, STOP) for row in rows)
+    since: Row | None = None
+    for rows in pair:
+        is_told = any(row.event in (trace.VIEW, trace.STOP) for row in rows)
         said = arrived(rows, "uack", "unack", "sync", "sync_ack")
-        if self.since is not None and said:
-            self.since = said[-1]
+        if since is not None and said:
+            since = said[-1]
         for row in rows:
             if row.event not in Entries.EVENTS or row.kind != "S":
                 continue
             if row.low < row.hr and not is_gone(row):
-                self.since = self.since or row
+                since = since or row
                 continue
-            since, self.since = self.since, None
-            if is_gone(row) and since is not None and not is_told and self.is_prompt(row):
-                self.judge_wait(since, row)
-
-    def judge_wait(self, since: Row, end: Row | None) -> None:
-        patience_ns = self.facts.max_retransmit_ns
-        text = f"{since.member} has heard nothing from {since.peer} for {{}} ns"
-        if self.lasted(since, end, patience_ns + self.facts.tau_ns, text) or end is None:
-            return
-        waited_ns = end.mono_ns - since.mono_ns
-        if self.is_prompt(since) and waited_ns < patience_ns - ROUNDING_NS:
-            self.found.violate(
-                f"{since.member} gives {since.peer} up after {waited_ns} ns, it may be silent for "
-                f"{patience_ns}",
-                *(since, end),
-            )
+            if is_gone(row) and since is not None and not is_told and pair.is_prompt(row):
+                _judge_silence(pair, since, row)
+            since = None
+    if since is not None and pair.is_owed():
+        _judge_silence(pair, since, None)
 
 
-class HighestSoonAgain(Waiting):
+def _judge_silence(pair: Pair, since: Row, end: Row | None) -> None:
+    patience_ns = pair.facts.max_retransmit_ns
+    text = f"{since.member} has heard nothing from {since.peer} for {{}} ns"
+    if pair.lasted(since, end, patience_ns + pair.facts.tau_ns, text) or end is None:
+        return
+    waited_ns = end.mono_ns - since.mono_ns
+    if pair.is_prompt(since) and waited_ns < patience_ns - ROUNDING_NS:
+        text = f"{since.member} gives {since.peer} up after {waited_ns} ns"
+        pair.found.violate(f"{text}, it may be silent for {patience_ns}", since, end)
+
+
+@of_pairs("S-L6", "the last message is repeated in time while it is not acknowledged")
+def highest_soon_again(pair: Pair) -> None:
     """While something is unacknowledged, the highest message is retransmitted two ticks after the
     last progress at the latest: what counts is the first time after healing."""
+    if pair.facts.gst_ns is None:
+        return
+    since: Row | None = None
+    for row in (row for rows in pair for row in rows):
+        if row.event in Entries.EVENTS and row.kind == "S":
+            entry = pair.entries.now("S")
+            pair.entries.update(row)
+            has_stood = entry is not None and _acked_and_sent(entry.row) == _acked_and_sent(row)
+            if not has_stood or is_gone(row):
+                if since is not None:
+                    _judge_repeat(pair, since, None, row.mono_ns)
+                since = row if row.low < row.hr and not is_gone(row) else None
+        is_again = (
+            row.event == trace.TX and row.kind == "udata" and row.again and pair.is_prompt(row)
+        )
+        if since is not None and is_again and row.seqno2 >= since.hr:
+            _judge_repeat(pair, since, row)
+            since = None
+    if since is not None and pair.is_owed():
+        _judge_repeat(pair, since, None)
 
-    id = "S-L6"
-    title = "the last message is repeated in time while it is not acknowledged"
-    events = (*Entries.EVENTS, TX)
 
-    def see(self, rows: list[Row]) -> None:
-        for row in rows if self.facts.gst_ns is not None else ():
-            if row.event in Entries.EVENTS and row.kind == "S":
-                self._follow(row)
-            is_again = row.event == TX and row.kind == "udata" and row.again
-            if self.since is None or not is_again or not self.is_prompt(row):
-                continue
-            if row.seqno2 >= self.since.hr:
-                self.judge_wait(self.since, row)
-
-    def _follow(self, row: Row) -> None:
-        entry = self.entries.now("S")
-        self.entries.update(row)
-        has_stood = entry is not None and _acked_and_sent(entry.row) == _acked_and_sent(row)
-        if has_stood and not is_gone(row):
-            return
-        if self.since is not None:
-            self.judge_wait(self.since, None, row.mono_ns)
-        if row.low < row.hr and not is_gone(row):
-            self.since = row
-
-    def judge_wait(self, since: Row, end: Row | None, now_ns: int | None = None) -> None:
-        """Something has ended the wait: the repeat, progress, or the end of the run."""
-        self.since = None
-        text = f"{since.member} does not send {since.hr} to {since.peer} again for {{}} ns"
-        self.lasted(since, end, 2 * self.facts.tau_ns, text, ROUNDING_NS, now_ns)
+def _judge_repeat(pair: Pair, since: Row, end: Row | None, now_ns: int | None = None) -> None:
+    """Something has ended the wait: the repeat, progress, or the end of the run."""
+    text = f"{since.member} does not send {since.hr} to {since.peer} again for {{}} ns"
+    pair.lasted(since, end, 2 * pair.facts.tau_ns, text, ROUNDING_NS, now_ns)
 
 
 def _acked_and_sent(row: Row) -> tuple[int, int, int]:
@@ -353,17 +319,17 @@ def _acked_and_sent(row: Row) -> tuple[int, int, int]:
 QUIET_KINDS = frozenset({"udata", "unack", "sync", "sync_ok"})
 
 
-@rule("G8", "idle connections are silent")
+@rule("G8", "idle connections are silent", Need.CALM)
 def quiet_pairs(run: Run, found: Findings) -> None:
     """Once everything is delivered and known to be, nothing is sent but acks and goodbyes.
 
     Judged for frames to members that live and take. What goes to others ends when they are given
     up (S-L5).
     """
-    quiet_ns = quiet_since(run, run.rows(UNICAST_SEND), quiet_bound_ns(run.facts), found)
+    quiet_ns = quiet_since(run, run.rows(trace.UNICAST_SEND), quiet_bound_ns(run.facts), found)
     if quiet_ns is None:
         return
-    said = [row for row in run.rows(TX) if row.kind in QUIET_KINDS]
+    said = [row for row in run.rows(trace.TX) if row.kind in QUIET_KINDS]
     for noise in late(said, lambda row: (row.key, row.peer_key), quiet_ns):
         last, is_reading = noise[-1], noise[-1].peer_member not in run.facts.stopped_members
         if run.lives.is_live(last.peer_key) and is_reading:

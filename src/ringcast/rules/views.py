@@ -10,16 +10,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
-from ringcast.rules.evidence import NOWHERE, Progress
-from ringcast.rules.findings import rule
+from ringcast.rules.evidence import NOWHERE, Progress, by
+from ringcast.rules.findings import Need, rule
 from ringcast.trace.rows import DELIVER, FREEZE, OPEN, SEND, STOP, TX, VIEW, WIN, split_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
-    from ringcast.rules.history import Stay, Step
+    from ringcast.rules.history import History, Life, Stay, Step
     from ringcast.trace.rows import OriginKey, PairKey, Row, ViewKey
 
 NO_RUN_ORDER = "who received what when a commit left: no run order"
@@ -32,18 +32,12 @@ def view_order(run: Run, found: Findings) -> None:
     is where they end the view before.
     """
     found.premises = len(run.rows(VIEW))
-    for views in run.by_member(VIEW).values():
-        for earlier, row in pairwise(views):
-            if row.view <= earlier.view:
-                found.violate(
-                    f"{row.member} installs view {row.view} after view {earlier.view}", earlier, row
-                )
-    for promised in run.by_member(FREEZE).values():
-        for earlier, row in pairwise(promised):
-            if row.view < earlier.view:
-                found.violate(
-                    f"{row.member} promises view {row.view} after view {earlier.view}", earlier, row
-                )
+    for event, does, least in ((VIEW, "installs", 1), (FREEZE, "promises", 0)):
+        for rows in run.by_member(event).values():
+            for earlier, row in pairwise(rows):
+                if row.view < earlier.view + least:
+                    text = f"{row.member} {does} view {row.view} after view {earlier.view}"
+                    found.violate(text, earlier, row)
     for row in run.rows(VIEW):
         if row.member not in row.members:
             found.violate(f"{row.member} installs view {row.view} without itself", row)
@@ -83,10 +77,8 @@ def sent_in_its_view(run: Run, found: Findings) -> None:
             found.unknown.add(f"what {origin[0]}#{origin[1]} sent: its tail is lost")
             continue
         was = "nothing" if sent is None else f"{sent.first}..{sent.last}"
-        found.violate(
-            f"{_delivers(span.row)} in view {stay.view.view}; sent in it was {was}",
-            *(stay.view, None if sent is None else sent.row, span.row),
-        )
+        text = f"{_delivers(span.row)} in view {stay.view.view}; sent in it was {was}"
+        found.violate(text, stay.view, None if sent is None else sent.row, span.row)
 
 
 @rule(
@@ -95,31 +87,25 @@ def sent_in_its_view(run: Run, found: Findings) -> None:
 def prefix_of_the_view(run: Run, found: Findings) -> None:
     """Of each origin a member delivers in a view a prefix of what that one sent in it: in order,
     once, without a gap. A window that opens with a view does so at what its sender had sent."""
-    for life in run.history.lives.values():
-        for stay in life.stays.values():
-            for origin, opening in stay.opened.items():
-                sender = run.history.lives.get(origin[:2])
-                had_sent = None if sender is None else sender.last_sent(origin, opening.view_key)
-                if had_sent is None:
-                    continue  # It never was in that view: nothing of it is delivered there (VS2).
-                found.premises += 1
-                if opening.seqno != had_sent:
-                    found.violate(
-                        f"{opening.member} opens {opening.peer} at {opening.seqno} with view "
-                        f"{opening.view}, when that one had sent {had_sent}",
-                        opening,
-                    )
+    stays = (stay for life in run.history.lives.values() for stay in life.stays.values())
+    for origin, row in (opened for stay in stays for opened in stay.opened.items()):
+        sender = run.history.lives.get(origin[:2])
+        had_sent = None if sender is None else sender.last_sent(origin, row.view_key)
+        if had_sent is None:
+            continue  # It never was in that view: nothing of it is delivered there (VS2).
+        found.premises += 1
+        if row.seqno != had_sent:
+            text = f"{row.member} opens {row.peer} at {row.seqno} with view {row.view}"
+            found.violate(f"{text}, when that one had sent {had_sent}", row)
     for stay, origin, span in run.history.delivered():
         found.premises += 1
         if span.torn is not None:
             found.violate(f"{_delivers(span.torn)}, out of order", stay.view, span.torn)
         _, sent = run.history.sent(stay, origin)
         if sent is not None and sent.first < span.first:
-            found.violate(
-                f"{span.row.member} delivers {span.row.peer} in view {stay.view.view} from "
-                f"{span.first}; that one sent from {sent.first} on",
-                *(stay.view, sent.row, span.row),
-            )
+            does = f"{span.row.member} delivers {span.row.peer} in view {stay.view.view}"
+            text = f"{does} from {span.first}; that one sent from {sent.first} on"
+            found.violate(text, stay.view, sent.row, span.row)
 
 
 @rule("VS4", "all that members who go along sent in a view is delivered in it")
@@ -135,18 +121,18 @@ def all_of_who_goes_along(run: Run, found: Findings) -> None:
                 found.premises += step.stay.view.member != key
                 through = step.stay.through(origin)
                 if through < sent.last:
-                    found.violate(
-                        f"{_goes(step)} with {origin[0]}, who sent {sent.first}..{sent.last}, and "
-                        f"has delivered {_upto(through)}",
-                        *(sent.row, step.stay.row_of(origin), step.next.view, step.next.shown),
-                    )
+                    was = f"{origin[0]}, who sent {sent.first}..{sent.last}"
+                    text = f"{_goes(step)} with {was}, and has delivered {_upto(through)}"
+                    shown = sent.row, step.stay.row_of(origin), step.next.view, step.next.shown
+                    found.violate(text, *shown)
 
 
 @rule("VS5", "who goes from view to view together has delivered the same")
 def same_together(run: Run, found: Findings) -> None:
     """Two who go from one view to the next together have delivered the same in it: of everybody on
     uniform streams and where messages are retained, else of those who come along."""
-    for steps in run.history.going().values():
+    going = by(run.history.steps(), lambda step: (step.stay.key, step.next.key))
+    for steps in going.values():
         for origin in {origin: None for step in steps for origin in step.stay.delivered}:
             is_kept = run.facts.is_retained or origin[2] == Stream.UNIFORM
             if not is_kept and f"{origin[0]}#{origin[1]}" not in steps[0].together:
@@ -155,12 +141,10 @@ def same_together(run: Run, found: Findings) -> None:
             most = max(steps, key=lambda step: step.stay.through(origin))
             for step in steps:
                 if step.stay.through(origin) < most.stay.through(origin):
-                    found.violate(
-                        f"{_goes(step)} with {_upto(step.stay.through(origin))} of {origin[0]}, "
-                        f"{most.stay.view.member} with {most.stay.through(origin)}",
-                        *(step.stay.row_of(origin), most.stay.row_of(origin)),
-                        *(step.next.view, most.next.view),
-                    )
+                    less = f"{_goes(step)} with {_upto(step.stay.through(origin))} of {origin[0]}"
+                    more = f"{most.stay.view.member} with {most.stay.through(origin)}"
+                    rows = step.stay.row_of(origin), most.stay.row_of(origin)
+                    found.violate(f"{less}, {more}", *rows, step.next.view, most.next.view)
 
 
 @rule(
@@ -170,7 +154,7 @@ def uniform_in_all(run: Run, found: Findings) -> None:
     """A uniform message that anybody has delivered in a view because all members of it held it is
     delivered by everybody who leaves that view. What comes with the cut of the next view, by
     everybody together with it who leaves the view, for whichever next."""
-    leaving = run.history.leaving()
+    leaving = by(run.history.steps(), lambda step: step.stay.key)
     for stay, origin, span in run.history.delivered():
         if origin[2] == Stream.UNIFORM and span.by_commit is not None:
             others = leaving.get(stay.key, [])
@@ -181,22 +165,20 @@ def uniform_in_all(run: Run, found: Findings) -> None:
         ]
         for origin, span in step.stay.delivered.items():
             if origin[2] == Stream.UNIFORM:
-                by = f"by the cut of view {step.next.view.view}"
-                _judge_uniform(origin, span.row, together, by, found)
+                how = f"by the cut of view {step.next.view.view}"
+                _judge_uniform(origin, span.row, together, how, found)
 
 
 def _judge_uniform(
-    origin: OriginKey, row: Row, others: Iterable[Step], by: str, found: Findings
+    origin: OriginKey, row: Row, others: Iterable[Step], how: str, found: Findings
 ) -> None:
     for other in others:
         found.premises += other.stay.view.member != row.member
         through = other.stay.through(origin)
         if through < row.seqno2:
-            found.violate(
-                f"{_goes(other)} with {_upto(through)} of {origin[0]}; {row.member} has "
-                f"delivered {row.seqno2} {by}",
-                *(row, other.stay.row_of(origin), other.next.view),
-            )
+            less = f"{_goes(other)} with {_upto(through)} of {origin[0]}"
+            text = f"{less}; {row.member} has delivered {row.seqno2} {how}"
+            found.violate(text, row, other.stay.row_of(origin), other.next.view)
 
 
 @rule("VS7", "nobody misses a view of members that it was never parted from")
@@ -213,25 +195,29 @@ def no_needless_loss(run: Run, found: Findings) -> None:
     is_known = all(life.is_whole for life in history.lives.values())
     for life in history.lives.values():
         found.premises += life.finished
-        for stay, after in pairwise(life.stays.values()):
-            for key in after.view.members:
-                peer = history.life(key)
-                if peer is None or after.key not in peer.stays:
-                    continue
-                for missed in peer.stays.values():
-                    pair = {stay.view.member, missed.view.member}
-                    is_between = stay.key[0] < missed.key[0] < after.key[0]
-                    if not is_between or missed.key in life.stays:
-                        continue
-                    if not pair <= set(missed.view.members):
-                        continue
-                    found.premises += 1
-                    if _are_parted(pair, stay.key, after.key, proposals):
-                        continue
-                    if is_known:
-                        _report_missed(stay, missed, after, found)
-                    else:
-                        found.unknown.add("who was proposed a view: the tails of some are lost")
+        for stay, missed, after in _missed(life, history):
+            found.premises += 1
+            pair = {stay.view.member, missed.view.member}
+            if _are_parted(pair, stay.key, after.key, proposals):
+                continue
+            if not is_known:
+                found.unknown.add("who was proposed a view: the tails of some are lost")
+                continue
+            misses = f"{stay.view.member} misses view {missed.view.view} of {missed.view.member}"
+            text = f"{misses}, and nobody has parted them since view {stay.view.view}"
+            found.violate(text, stay.view, missed.view, after.view)
+
+
+def _missed(life: Life, history: History) -> Iterator[tuple[Stay, Stay, Stay]]:
+    """Each view that it was a member of and never installed, though somebody else did with whom it
+    goes on; between the two views that it was in before and after."""
+    for stay, after in pairwise(life.stays.values()):
+        for peer in filter(None, map(history.life, after.view.members)):
+            for missed in peer.stays.values() if after.key in peer.stays else ():
+                is_between = stay.key[0] < missed.key[0] < after.key[0]
+                pair = {stay.view.member, missed.view.member}
+                if is_between and missed.key not in life.stays and pair <= set(missed.view.members):
+                    yield stay, missed, after
 
 
 def _are_parted(
@@ -245,14 +231,6 @@ def _are_parted(
     )
 
 
-def _report_missed(stay: Stay, missed: Stay, after: Stay, found: Findings) -> None:
-    found.violate(
-        f"{stay.view.member} misses view {missed.view.view} of {missed.view.member}, and "
-        f"nobody has parted them since view {stay.view.view}",
-        *(stay.view, missed.view, after.view),
-    )
-
-
 @rule("VS9", "a frozen member gives no number, and a send belongs to the view where it gets one")
 def silent_while_frozen(run: Run, found: Findings) -> None:
     """Whoever has promised a proposal gives no seqno until its next view; and then in that."""
@@ -261,12 +239,15 @@ def silent_while_frozen(run: Run, found: Findings) -> None:
         for row, change in life.astray:
             what = "is frozen for" if change and change.event != VIEW else "is in"
             view = "no view" if change is None else f"view {change.view}"
-            found.violate(
-                f"{row.member} {what} {view} and sends {row.run} in view {row.view}", *(change, row)
-            )
+            text = f"{row.member} {what} {view} and sends {row.run} in view {row.view}"
+            found.violate(text, change, row)
 
 
-@rule("U3", "only what every member of the view holds is committed, or delivered before the next")
+@rule(
+    "U3",
+    "only what every member of the view holds is committed, or delivered before the next",
+    Need.ORDER,
+)
 def received_by_all(run: Run, found: Findings) -> None:
     """A sender commits what every member of its view has received, in that view. While a member has
     not installed the next view it delivers nothing else; but who leaves with it gets what it has
@@ -319,12 +300,10 @@ def _judge_commit(
         found.premises += 1
         received = held.get((*member, *origin), NOWHERE)
         if received.at(row.run_idx) < through:
-            does = "delivers" if row.event == DELIVER else "commits"
-            found.violate(
-                f"{row.member} {does} {origin[0]}:{through} in view {view.view}, "
-                f"{member[0]} holds {received.at(row.run_idx)}",
-                *(view, received.row_at(row.run_idx), row),
-            )
+            does = f"{row.member} {'delivers' if row.event == DELIVER else 'commits'}"
+            text = f"{does} {origin[0]}:{through} in view {view.view}"
+            holds = f"{member[0]} holds {received.at(row.run_idx)}"
+            found.violate(f"{text}, {holds}", view, received.row_at(row.run_idx), row)
 
 
 def _delivers(row: Row) -> str:

@@ -13,6 +13,7 @@ first row that is missing: what a prefix shows is shown, whatever came after it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import replace
 from heapq import merge
@@ -21,15 +22,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.rules import findings
-from ringcast.rules.delivery import InItsView
-from ringcast.rules.flow import (
-    AckersAreMembers,
-    AckHonesty,
-    BoundedMemory,
-    SameBytesAgain,
-    WindowHonoured,
-)
-from ringcast.rules.table import BY_PROTOCOL, verdicts
+from ringcast.rules.table import BY_PROTOCOL, MULTICAST, verdicts
 from ringcast.spark.reading import over_items, size_of
 from ringcast.spark.report import VIOLATIONS_SHOWN_MAX, Verdict, Violation, verdict_id
 from ringcast.trace.files import facts_from_values
@@ -37,20 +30,12 @@ from ringcast.trace.rows import Facts
 from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ringcast.spark.reading import Workers
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import MemberTrace
-
-RULES: tuple[type[findings.Stepwise], ...] = (
-    BoundedMemory,
-    WindowHonoured,
-    AckHonesty,
-    AckersAreMembers,
-    InItsView,
-    SameBytesAgain,
-)
+    from ringcast.trace.rows import Row
 
 
 def judge_details(
@@ -69,20 +54,21 @@ def judge_details(
 def _judge_member(item: tuple[list[str], int | None, Facts]) -> Iterator[findings.Verdict]:
     """One member's segments, by each rule."""
     paths, stop, facts = item
-    rules = [rule(facts, findings.Findings()) for rule in RULES]
-    routes = {
-        event: [rule.feed for rule in rules if event in rule.events]
-        for event in {event for rule in rules for event in rule.events}
-    }
+    found = [(rule, findings.Findings()) for rule in MULTICAST if rule.steps]
+    feeds = [findings.begin(rule.steps(facts, into)) for rule, into in found if rule.steps]
+    routes: defaultdict[str, list[Callable[[Row | None], None]]] = defaultdict(list)
+    for (rule, _), feed in zip(found, feeds, strict=True):
+        for event in rule.events:
+            routes[event].append(feed)
     for path in paths:
         with Segment(path) as segment:
             for row in segment.iter_rows(set(routes)):
                 if stop is None or row.idx < stop:
                     for feed in routes[row.event]:
                         feed(row)
-    for rule in rules:
-        rule.close()
-        yield _shown(rule.found.verdict(rule.id, rule.title))
+    for (rule, into), feed in zip(found, feeds, strict=True):
+        findings.end(feed)
+        yield _shown(into.verdict(rule.id, rule.title))
 
 
 def judge_simulations(spark: Workers, runs: Sequence[RecordedRun]) -> Iterator[list[Verdict]]:

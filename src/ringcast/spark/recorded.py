@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ringcast.rules.delivery import InItsView, at_most_once, in_order, prefix_of_the_dead
+from ringcast.rules.delivery import at_most_once, in_its_view, in_order, prefix_of_the_dead
 from ringcast.rules.table import BY_PROTOCOL, VIEWS, verdicts
 from ringcast.rules.views import uniform_in_all, view_order
 from ringcast.spark.contents import compare_content, minus, ranges
@@ -126,7 +126,7 @@ class _Judge:
         ]
         self._take(rules, [*rows, *deaths])
         less = [trace for trace in members.values() if trace.level != "full"]
-        self._take([InItsView], (row for trace in less for row in trace.sure_rows))
+        self._take([in_its_view], (row for trace in less for row in trace.sure_rows))
         if less:
             asked = 'whom members ask for repair is recorded by record_level="full" only'
             self._verdicts["N8"].unjudged = asked
