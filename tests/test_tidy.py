@@ -213,7 +213,7 @@ CEILINGS = {
     "explore": 4029,
     "protocols": 10061,
     "rules": 4496,
-    "sim": 6129,
+    "sim": 6118,
     "spark": 7292,
     "trace": 4923,  # pandas is loaded where rows are written, and not by every reader
     "wire": 3030,
