@@ -13,7 +13,7 @@ import click
 
 from benchmarks.aims import SOURCE
 from benchmarks.workload import Row
-from ringcast.cli.words import is_told, json_file_option, table
+from ringcast.cli.words import is_told, json_file_option, note, table
 
 Rows: TypeAlias = Sequence[Row]
 
@@ -44,7 +44,10 @@ class Benchmark(NamedTuple):
 
     def _run(self, name: str, /, *, json_file: Path | None, **options: Any) -> None:
         measure = getattr(import_module(f"benchmarks.{self.module}"), f"bench_{name}")
-        rows = list(measure(**options))
+        rows = []
+        for row in measure(**options):
+            rows.append(row)
+            note(f"measured: {', '.join(map(_cell, [*row.values()][:3]))}")
         aims = self.aims(rows) if self.aims and self.has_aims(options) else None
         if not is_told(self._figures(rows, aims), json_file):
             self._print(rows, aims)
@@ -77,7 +80,7 @@ def benchmark(module: str, help: str, *options: click.Option, **more: Any) -> Be
 def _print_table(rows: Rows) -> None:
     """Rows, all with the same columns."""
     cells = [list(rows[0]), *(list(map(_cell, row.values())) for row in rows)]
-    click.echo("\n".join(table(cells, right=frozenset(range(len(rows[0]))))))
+    click.echo("\n".join(table(cells, right=range(len(rows[0])))))
 
 
 def _cell(value: object) -> str:

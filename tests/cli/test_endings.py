@@ -1,8 +1,9 @@
-"""How commands end that cannot go on: without what they need, and by Ctrl-C."""
+"""How commands end that cannot go on, without what they need or by Ctrl-C; how far they are."""
 
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -49,6 +50,29 @@ def test_what_needs_spark_says_how_to_get_it(command: str, tmp_path: Path) -> No
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.rstrip().endswith('pip install "ringcast[spark]"')
+
+
+@pytest.mark.parametrize(
+    ("command", "note"),
+    [
+        ("replay --seed 1 --limit 0", "running seed 1"),
+        ("simulate --economy 2", "measured: acks"),
+        ("bench ring --elements 200", "measured: 200"),
+    ],
+)
+def test_who_watches_a_long_command_sees_how_far_it_is(command: str, note: str) -> None:
+    screen, theirs = pty.openpty()
+    subprocess.run(
+        [*COMMAND, *command.split()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    os.close(theirs)
+    assert note in os.read(screen, 10_000).decode()
+    os.close(screen)
 
 
 @pytest.mark.parametrize(

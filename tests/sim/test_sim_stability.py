@@ -111,7 +111,7 @@ def test_another_member_repairs_where_no_request_reaches_the_sender() -> None:
 
 
 def test_votes_cost_less_the_more_members_send() -> None:
-    small, large = loads(4), loads(10)
+    small, large = list(loads(4)), list(loads(10))
     for found in (small, large):
         for load in found:
             assert load.messages == load.members * LOAD.runs * LOAD.messages

@@ -13,7 +13,7 @@ import click
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.cli.stopping import joined
-from ringcast.cli.words import Duration, is_line_told, is_told, json_file_option, safe, table
+from ringcast.cli.words import Duration, is_line_told, is_told, json_file_option, note, safe, table
 from ringcast.config_file import PRESETS, load_config
 from ringcast.events import Closed, Delivered, ViewInstalled
 
@@ -232,6 +232,7 @@ def compact(directory: Path) -> None:
     """
     from ringcast.trace.compaction import compact as compact_files
 
+    note(f"merging small files of {directory} …")
     done = compact_files(directory)
     click.echo(f"merged {done.merged} files into {len(done.made)}")
     for reason in done.left_out:
@@ -272,8 +273,7 @@ def show(directory: Path, json_file: Path | None) -> None:
     if is_told(about, json_file):
         return
     click.echo(f"{len(index.files)} files, {size / 1e6:.1f} MB")
-    for line in table([head, *senders], right=frozenset({1, 2})):
-        click.echo(line)
+    click.echo("\n".join(table([head, *senders], right={1, 2})))
     for query, count in left.items():
         minutes = (time.time() - query.committed_at) / 60
         click.echo(f"query {query.name}: {count} to read, committed {minutes:.0f} min ago")

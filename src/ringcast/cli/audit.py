@@ -175,7 +175,7 @@ def _print_table(report: Report) -> None:
     judged = [verdict for verdict in report.verdicts if not verdict.is_unseen]
     rows = [("", "guarantee", "verdict", "checks", "detail")]
     rows += [(v.id, v.title, _styled(v.status), str(v.premises), safe(v.detail)) for v in judged]
-    click.echo("\n".join(table(rows, right=frozenset({3}))))
+    click.echo("\n".join(table(rows, right={3})))
 
 
 def _styled(status: str) -> str:

@@ -9,7 +9,6 @@ trade (demo_market.py).
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -100,7 +99,10 @@ def uniform(reached: str) -> None:
     """
     from ringcast.cli.demo_uniform import lose_sender
 
-    delivered = lose_sender(_tell, "" if reached == "nobody" else reached)
+    def tell(since_ns: int, sentence: str) -> None:
+        click.echo(f"{since_ns / 1e6:8.1f} ms  {sentence}")
+
+    delivered = lose_sender(tell, "" if reached == "nobody" else reached)
     found = {tuple(messages) for messages in delivered.values()}
     names = ", ".join(delivered)
     if len(found) != 1:
@@ -129,10 +131,6 @@ def _show_quickly(loss: float, seed: int) -> None:
         time.sleep(QUICK_GO_ON_S)
         market.close()
         _agree(market.traders, market.totals())
-
-
-def _tell(since_ns: int, sentence: str) -> None:
-    click.echo(f"{since_ns / 1e6:8.1f} ms  {sentence}")
 
 
 def _show(base: Path, loss: float, seed: int) -> Path:
@@ -264,9 +262,7 @@ def _sum(orders: int, cents: int) -> str:
 
 def _step(number: int, sentence: str) -> None:
     click.secho(f"{number}. {sentence}", bold=True)
-    sys.stdout.flush()
 
 
 def _print_table(rows: list[list[str]]) -> None:
-    for line in table(rows):
-        click.echo(f"   {line}")
+    click.echo("\n".join(f"   {line}" for line in table(rows)))

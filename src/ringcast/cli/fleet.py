@@ -46,7 +46,11 @@ def run_fleet(
     tasks = tasks_for(spark, fleet)
     click.echo(f"{fleet.runs} runs in {tasks} tasks …", err=True)
     rows = fleet_rows(spark, fleet, tasks)
-    with watched(spark, lambda done, every: _tell(done, every, started)):
+
+    def tell(done: int, every: int) -> None:
+        click.echo(f"{done} of {every} tasks, {perf_counter() - started:.0f} s", err=True)
+
+    with watched(spark, tell):
         if fleet.out:
             rows.write.parquet(f"{fleet.out}/{RUNS}")
             rows = spark.read.schema(SCHEMA).parquet(f"{fleet.out}/{RUNS}")
@@ -65,10 +69,6 @@ def run_fleet(
     return 1 if found.tally.violations or found.tally.vacuous else 0
 
 
-def _tell(done: int, every: int, started: float) -> None:
-    click.echo(f"{done} of {every} tasks, {perf_counter() - started:.0f} s", err=True)
-
-
 def _show(fleet: Fleet, found: Outcome, seconds: float, *, matrix: bool) -> None:
     for cluster in found.clusters:
         _show_cluster(fleet, cluster)
@@ -81,10 +81,7 @@ def _show(fleet: Fleet, found: Outcome, seconds: float, *, matrix: bool) -> None
         simulate.show_matrix(tally, fleet.protocol, fleet.purge)
     click.echo()
     _show_points(found.points)
-    click.echo(
-        f"\n{tally.seeds} runs · {tally.violations} violations · {tally.deliveries} deliveries · "
-        f"{tally.faults} faults · {tally.seeds / max(seconds, 1e-9):.1f} runs/s"
-    )
+    click.echo(f"\n{simulate.sum_of(tally, 'runs', seconds)}")
 
 
 def _show_cluster(fleet: Fleet, cluster: Cluster) -> None:
@@ -123,9 +120,7 @@ def _show_points(points: list[AtPoint]) -> None:
                 *("-" if share is None else f"{share:.2f}" for share in worst),
             ]
         )
-    widths = max(map(len, lines))
-    for line in table(lines, right=frozenset(range(1, widths))):
-        click.echo(line)
+    click.echo("\n".join(table(lines, right=range(1, len(lines[0])))))
 
 
 def _figures(fleet: Fleet, found: Outcome, seconds: float) -> dict[str, object]:
@@ -138,10 +133,7 @@ def _figures(fleet: Fleet, found: Outcome, seconds: float) -> dict[str, object]:
             {**cluster._asdict(), "replay": _replay(fleet, cluster)} for cluster in found.clusters
         ],
         "points": [
-            {
-                **at._asdict(),
-                "judged": {name: asdict(j) for name, j in at.judged.items()},
-            }
+            {**at._asdict(), "judged": {name: asdict(judged) for name, judged in at.judged.items()}}
             for at in found.points
         ],
     }

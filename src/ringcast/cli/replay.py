@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ringcast.cli.simulate import partitions_option, protocol_option, purge_option
+from ringcast.cli.words import note
 from ringcast.sim.grid import grid_points, parse_setting, place
-from ringcast.sim.options import PROTOCOLS, PURGES, from_json
+from ringcast.sim.options import from_json
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
@@ -21,19 +23,9 @@ FAILURES_SHOWN = 5
 
 
 @click.command()
-@click.option(
-    "--protocol",
-    type=click.Choice(PROTOCOLS),
-    default="multicast",
-    help="Whose seed; options from a file know theirs.",
-)
-@click.option("--partitions", is_flag=True, help="Its seed with partitions.")
-@click.option(
-    "--purge",
-    type=click.Choice(PURGES),
-    default="acks",
-    help="Its seed with stability rounds.",
-)
+@protocol_option
+@partitions_option
+@purge_option
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Which seed to run.")
 @click.option(
     "--set",
@@ -90,6 +82,7 @@ def replay(
         options = place(drawn, points[0])
     else:
         options = from_json(Path(options_file or "").read_text())
+    note(f"running seed {options.seed} …")
     result = run(options, node_factory)
     if shrink and result.failures:
         shrinker = Shrinker(result, node_factory, lambda text: click.echo(text, err=True))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.words import SparkMaster, is_told, json_file_option, table
+from ringcast.cli.words import SparkMaster, is_told, json_file_option, note, table
 from ringcast.sim.crowd import LOAD, PAYLOAD_BYTES, UNIFORM, loads, uniform_cost
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds
@@ -50,26 +50,31 @@ class SeedRange(click.ParamType[range]):
         return seeds
 
 
-@click.command()
-@click.option(
+protocol_option = click.option(
     "--protocol",
     type=click.Choice(PROTOCOLS),
     default="multicast",
     help="Messages to the group (if not given), between two members, a group on its own, or one "
     "that also sends uniform messages.",
 )
-@click.option(
+partitions_option = click.option(
     "--partitions",
     is_flag=True,
     help="Cut members off until their group falls apart; with --protocol group or uniform.",
 )
-@click.option(
+purge_option = click.option(
     "--purge",
     type=click.Choice(PURGES),
     default="acks",
     help="How members learn what everybody has: by acks (if not given), or by stability rounds, in "
     "half of the seeds with messages retained until then.",
 )
+
+
+@click.command()
+@protocol_option
+@partitions_option
+@purge_option
 @click.option("--seeds", type=SeedRange(), default="0:100", help="Which seeds; 0:100 if not given.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, help="Processes to run them on.")
 @json_file_option
@@ -148,7 +153,10 @@ def simulate(
     if spark and (jobs > 1 or record or economy):
         raise click.UsageError("--jobs, --record and --economy do not go with --spark")
     if economy is not None:
-        found = loads(economy)
+        found = []
+        for load in loads(economy):
+            note(f"measured: {load.way}")
+            found.append(load)
         if not is_told([load._asdict() for load in found], json_file):
             click.echo("\n".join(load_lines(found)))
         return
@@ -208,7 +216,7 @@ def load_lines(found: list[Load]) -> list[str]:
     return [
         f"{found[0].members} members; each sends {LOAD.runs} runs of {LOAD.messages} messages of "
         f"{PAYLOAD_BYTES} bytes, one every {LOAD.period_ms:.0f} ms; no faults",
-        *table(rows, right=frozenset(range(1, 7))),
+        *table(rows, right=range(1, 7)),
     ]
 
 
@@ -231,9 +239,13 @@ def _show(
         )
     if matrix:
         show_matrix(tally, protocol, purge)
-    click.echo(
-        f"{tally.seeds} seeds · {tally.violations} violations · {tally.deliveries} deliveries · "
-        f"{tally.faults} faults · {tally.seeds / max(seconds, 1e-9):.1f} seeds/s"
+    click.echo(sum_of(tally, "seeds", seconds))
+
+
+def sum_of(tally: Tally, runs: str, seconds: float) -> str:
+    return (
+        f"{tally.seeds} {runs} · {tally.violations} violations · {tally.deliveries} deliveries · "
+        f"{tally.faults} faults · {tally.seeds / max(seconds, 1e-9):.1f} {runs}/s"
     )
 
 
@@ -282,7 +294,7 @@ def show_matrix(tally: Tally, protocol: str, purge: str) -> None:
         [fault, title, *(str(counts[fault, kind]) for kind in kinds)]
         for fault, title in FAULTS.items()
     ]
-    click.echo("\n".join(["", *table(rows, right=frozenset(range(2, len(rows[0]))))]))
+    click.echo("\n".join(["", *table(rows, right=range(2, len(rows[0])))]))
     empty = [f"{fault} × {kind}" for fault in FAULTS for kind in kinds if not counts[fault, kind]]
     click.echo(f"empty cells: {', '.join(empty) or 'none'}\n")
 

@@ -119,8 +119,7 @@ def show(warehouse: Path, json_file: Path | None) -> None:
     lines += [
         [*(str(row[name]) for name in columns), f"{row['first']} to {row['last']}"] for row in rows
     ]
-    for line in table(lines, right=frozenset(range(1, 6))):
-        click.echo(safe(line))
+    click.echo("\n".join(map(safe, table(lines, right=range(1, 6)))))
 
 
 def _summary(warehouse: Warehouse) -> Iterator[dict[str, object]]:

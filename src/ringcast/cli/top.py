@@ -29,7 +29,7 @@ HEADINGS = (
     *("MEMBER", "SENT/s", "TAKEN/s", "AGAIN/s"),
     *("WINDOW", "UNREAD", "GAPS", "WAITS FOR"),
 )
-RIGHT = frozenset(range(1, 7))
+RIGHT = range(1, 7)
 
 # What terminals have understood for forty years.
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"

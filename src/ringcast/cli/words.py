@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -26,7 +27,7 @@ def safe(text: str) -> str:
     return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in text)
 
 
-def table(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
+def table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
     """Lines with aligned columns, those numbered in `right` to the right; the last is as long as it
     likes. A row may have fewer cells: its last one then reaches over the others."""
     width = max(map(len, rows), default=0)
@@ -39,11 +40,17 @@ def table(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) ->
     return ["  ".join(_fitted(row, widths, right)).rstrip() for row in rows]
 
 
-def _fitted(row: Sequence[str], widths: list[int], right: frozenset[int]) -> Iterator[str]:
+def _fitted(row: Sequence[str], widths: list[int], right: Container[int]) -> Iterator[str]:
     for at, cell in enumerate(row):
         padding = " " * (widths[at] - len(click.unstyle(cell)))
         is_over = at + 1 == len(row) < len(widths)
         yield padding + cell if at in right and not is_over else cell + padding
+
+
+def note(text: str) -> None:
+    """How far a command is that takes more than a moment: where somebody watches."""
+    if sys.stderr.isatty():
+        click.echo(text, err=True)
 
 
 @contextmanager

@@ -183,9 +183,9 @@ class Load(NamedTuple):
         return count / (self.messages * self.members)
 
 
-def loads(members: int) -> list[Load]:
+def loads(members: int) -> Iterator[Load]:
     """The same load in each way, with the default configuration. The same figures every time."""
-    return [_load(Crowd(members, multicast=config), way, LOAD) for way, config in WAYS.items()]
+    return (_load(Crowd(members, multicast=config), way, LOAD) for way, config in WAYS.items())
 
 
 def uniform_cost() -> tuple[float, Counter[str]]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import MemberKey, Row, ViewKey
 
 CRASHED_SENDERS = "seeds: sender dies between data and commit"
+VIEWS = ("merges", "left out, and back", "a proposer dies")
+UNIFORM = (CRASHED_SENDERS, "a sender leaves", "delivered by a cut")
 
 
 def facts_of(cluster: Cluster) -> Facts:
@@ -76,8 +78,9 @@ def happenings(cluster: Cluster) -> dict[str, int]:
     """How often what happened, as far as runs of this kind are to show it."""
     options, rows = cluster.options, cluster.recorder.rows
     sent = Counter((row.kind, bool(row.peer)) for row in rows if row.event == trace.TX)
+    counts = _counts(rows)
     found = {
-        **_views(rows),
+        **{name: counts[name] for name in VIEWS},
         "fetched for a cut": sent["forwarded", True],
         "a proposal gives way": sent["refuse", True],
     }
@@ -86,7 +89,7 @@ def happenings(cluster: Cluster) -> dict[str, int]:
     if options.partitions:
         found |= {kind: cluster.conditions.log.partitions[kind] for kind in KINDS}
     if options.has_uniform:
-        found |= _uniform(rows)
+        found |= {name: counts[name] for name in UNIFORM}
     if options.has_stability:
         seen = cluster.recorder.happenings
         found |= {
@@ -105,24 +108,21 @@ def happenings(cluster: Cluster) -> dict[str, int]:
 class _Life:
     """What one member has done so far."""
 
-    change: Row | None = None
-    """The last row of a view change: it is frozen, or in a view."""
+    frozen_by: str = ""
+    """Whose proposal it is frozen by."""
+    view: int = 0
     committed: int = 0
     is_leaving: bool = False
     met: set[str] = field(default_factory=set)
     """Who was in a view with it."""
     sent: int = 0
 
-    def is_proposing(self, row: Row) -> bool:
-        change = self.change
-        is_frozen = change is not None and change.event == trace.FREEZE
-        return is_frozen and change is not None and change.view_creator == row.member
 
-
-def _views(rows: Iterable[Row]) -> dict[str, int]:
+def _counts(rows: Iterable[Row]) -> Counter[str]:
+    """What befell views and senders of uniform messages."""
     lives: defaultdict[MemberKey, _Life] = defaultdict(_Life)
     merges: set[ViewKey] = set()
-    counts = {"merges": 0, "left out, and back": 0, "a proposer dies": 0}
+    counts = Counter(dict.fromkeys((*VIEWS, *UNIFORM), 0))
     for row in rows:
         life = lives[row.node, row.inc]
         match row.event:
@@ -132,32 +132,21 @@ def _views(rows: Iterable[Row]) -> dict[str, int]:
                 if others & life.met:
                     merges.add(row.view_key)
                 life.met.update(row.members)
-                life.change = row
+                life.view, life.frozen_by = row.view, ""
             case trace.FREEZE:
-                life.change = row
+                life.frozen_by = row.view_creator
             case trace.CRASH:
-                counts["a proposer dies"] += life.is_proposing(row)
-    return {**counts, "merges": len(merges)}
-
-
-def _uniform(rows: Iterable[Row]) -> dict[str, int]:
-    lives: defaultdict[MemberKey, _Life] = defaultdict(_Life)
-    counts = {CRASHED_SENDERS: 0, "a sender leaves": 0, "delivered by a cut": 0}
-    for row in rows:
-        life = lives[row.node, row.inc]
-        match row.event:
+                counts["a proposer dies"] += life.frozen_by == row.member
+                counts[CRASHED_SENDERS] |= life.sent > life.committed
             case trace.TX if row.kind == "data" and row.stream == Stream.UNIFORM:
                 life.sent = max(life.sent, row.seqno2)
             case trace.TX if row.kind == "commit":
                 life.committed = max(life.committed, row.seqno)
-            case trace.VIEW:
-                life.change = row
-            case trace.CRASH:
-                counts[CRASHED_SENDERS] |= life.sent > life.committed
             case membership.LEAVE:
                 life.is_leaving = True
             case trace.STOP:
                 counts["a sender leaves"] += life.is_leaving and life.sent > 0
-            case trace.DELIVER if row.stream == Stream.UNIFORM and life.change is not None:
-                counts["delivered by a cut"] += life.change.view > row.view
+            case trace.DELIVER if row.stream == Stream.UNIFORM and life.view:
+                counts["delivered by a cut"] += life.view > row.view
+    counts["merges"] = len(merges)
     return counts
