@@ -150,8 +150,7 @@ class Member:
 
     def __init__(self, directory: Path, at: int, streams: int, **about: Any) -> None:
         self.at = at
-        self.idx = 0
-        self.delivered = 0
+        self.idx = self.delivered = 0
         self.paths: list[Path] = []
         self.offsets: dict[tuple[int, int], int] = {}
         """Of each sender and stream: where the window opened."""
@@ -170,16 +169,15 @@ class Member:
             self.add_row(START)
         self._view, self._creator = counter, _key(members[0])
         view: dict[str, Any] = {"view": counter, "view_creator": self._creator}
-        keys = tuple(_key(at) for at in members)
+        keys = tuple(map(_key, members))
         together = [at for at in members if at in self._members] or [self.at]
-        part = tuple(_key(at) for at in together)
         cut = tuple(
             f"{_key(at)} {stream} {sent[at, stream] if at in together or stream else -1}"
             for at in sorted(self._members)
             for stream in self._streams
         )
         self.add_row(FREEZE, members=keys, **view)
-        self.add_row(VIEW, members=keys, part=part, cut=cut, **view)
+        self.add_row(VIEW, members=keys, part=tuple(map(_key, together)), cut=cut, **view)
         for peer in sorted(set(members) - self._members):
             for stream in self._streams:
                 offset = self.offsets[peer, stream] = int(sent[peer, stream])

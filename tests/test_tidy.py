@@ -215,8 +215,8 @@ CEILINGS = {
     "protocols": 10004,
     "rules": 4199,
     "sim": 6112,
-    "spark": 7292,
-    "trace": 4923,  # pandas is loaded where rows are written, and not by every reader
+    "spark": 7139,
+    "trace": 4901,
     "window": 1752,
     "wire": 3023,
 }
