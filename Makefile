@@ -28,7 +28,7 @@ help:           ## this list
 setup: $(READY) ## make .venv (every other target does it by itself)
 $(READY): requirements/dev.txt pyproject.toml
 	@$(NEW_ENOUGH)
-	@echo "setting up .venv (once)"
+	@echo "setting up $(VENV) (once)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

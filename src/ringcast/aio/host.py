@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.aio.sources import group_directory, runtime_source
-from ringcast.aio.udp import UdpSocket
 from ringcast.model import INCARNATION_MAX
 
 if TYPE_CHECKING:
@@ -89,10 +88,12 @@ class Machine:
         forwarder: Address | None,
         keys: KeyRing | None,
     ) -> Transport:
+        # Each needs what not every system has, and most groups need one of them.
         insecure, buffer_bytes = config.insecure, config.receive_buffer_bytes
         if config.transport == "udp":
+            from ringcast.aio.udp import UdpSocket
+
             return UdpSocket(address, insecure=insecure, buffer_bytes=buffer_bytes)
-        # Most groups need none of these.
         if config.transport == "multicast":
             from ringcast.aio.multicast_socket import MulticastSocket, group_address
 

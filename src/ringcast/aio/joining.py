@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypedDict
 
 from ringcast.aio.ending import Stay
 from ringcast.aio.group import Group
-from ringcast.aio.host import HOST
+from ringcast.aio.host import HOST, MACHINE
 from ringcast.aio.member_host import MemberHost, Recording
 from ringcast.aio.reach import check_address, check_own, warn_of_exposure
-from ringcast.aio.sources import ListSource, NameSource, is_name, look_up_own
+from ringcast.aio.sources import (
+    ListSource,
+    NameSource,
+    check_system,
+    is_name,
+    look_up_own,
+)
 from ringcast.config import GroupConfig, check_seconds
 from ringcast.config_file import load_config
 from ringcast.errors import ConfigError, UsageError
@@ -234,6 +240,8 @@ async def join(
         unicast=unicast,
         membership=membership,
     )
+    if HOST.get() is MACHINE:
+        check_system()
     keys = _find_keys(base.key_file if key is None else key)
     is_insecure = base.insecure
     if keys is not None:

@@ -22,6 +22,7 @@ import json
 import os
 import socket
 import stat
+import sys
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import ip_address
@@ -191,8 +192,24 @@ def group_directory(group: str) -> Path:
     return runtime_directory() / sha256(group.encode()).hexdigest()[:32]
 
 
+def check_system() -> None:
+    """UsageError: this is no Linux.
+
+    Members meet and answer with what only Linux has: /proc, and sockets that tell who is at the
+    other end. UDP and multicast set options by Linux's numbers, which mean something else on other
+    systems: errors of single datagrams, path MTUs, filters.
+    """
+    if sys.platform != "linux":
+        others = "simulate, replay, explore" + (", audit" if sys.platform != "win32" else "")
+        raise UsageError(
+            f"members of real groups need Linux, and this is {sys.platform}: "
+            f"ringcast.testing works here, and so do ringcast {others}"
+        )
+
+
 def runtime_directory() -> Path:
     """The user's own directory, made if it is not there; UsageError if others may write to it."""
+    check_system()
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if given and _is_own(Path(given)):
         path = Path(given) / "ringcast"

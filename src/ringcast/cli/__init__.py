@@ -38,6 +38,9 @@ COMMANDS = {
 SPARK = {"pyspark", "pyarrow", "pandas", "numpy", "duckdb"}
 """What ringcast alone does not bring."""
 
+UNIX = {"fcntl", "resource"}
+"""What comes with Python, but not on Windows."""
+
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """How newer versions of click show the help when nothing is asked for: that is no mistake."""
 
@@ -63,6 +66,10 @@ def _mistakes() -> Iterator[None]:
     except RingcastError as error:
         raise Mistake(str(error)) from error
     except ModuleNotFoundError as error:
+        if error.name in UNIX:
+            raise Mistake(
+                f"this works on Unix alone: {sys.platform} has no {error.name}"
+            ) from error
         if (error.name or "").partition(".")[0] not in SPARK:
             raise
         what = f"this needs {error.name}, which is not installed"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ringcast.aio.sources import check_system
 from ringcast.cli.words import table
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def demo(context: click.Context, loss: float, seed: int, keep: Path | None, *, q
     """
     if context.invoked_subcommand is not None:
         return
+    check_system()
     if quick:
         if keep is not None:
             raise click.BadParameter("--quick records nothing: leave it out", param_hint="--keep")

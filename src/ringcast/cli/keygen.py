@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ringcast.aio.sources import check_system
 from ringcast.cli.words import is_told, json_file_option
 
 
@@ -25,6 +26,7 @@ def keygen(file: Path, json_file: Path | None) -> None:
     """
     from ringcast.aio.keys import write_key_file  # no other command needs it
 
+    check_system()
     id = write_key_file(file).id.hex()
     if not is_told({"file": str(file), "id": id}, json_file):
         click.echo(f"{file}: key id {id}")
