@@ -211,7 +211,7 @@ CEILINGS = {
     "benchmarks": 4266,  # networks of any MTU, single messages, what refusing and sealing cost
     "cli": 3653,
     "core": 630,
-    "explore": 4029,
+    "explore": 4030,
     "protocols": 10004,
     "rules": 4199,
     "sim": 6112,

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -251,7 +252,6 @@ class Run:
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
         link = _name(flight.link.source) + _name(flight.link.dest)
-        _, frames = self._reader.unpack(flight.datagram, overhear=True)
         flight.due += DELAY_NS
         is_severed = self._is_on and set(link) == set(self.script.severed)
         if not self._process(link[0]).is_alive or link in self._unheard or is_severed:
@@ -260,6 +260,7 @@ class Run:
             return [flight]
         fault = self._fault if self.count == self._which else None
         self.count += 1
+        _, frames = self._reader.unpack(flight.datagram, overhear=True)
         words = [self._in_words(link[0], f) for f in frames if not isinstance(f, InView)]
         self._tell(f"{link[0]}→{link[1]} {' + '.join(words)}", fault)
         match fault:
@@ -399,10 +400,12 @@ class Run:
         self._process(name).turn()
 
 
+@cache
 def _address(name: str) -> Address:
     return Address("10.0.0.1", ord(name))
 
 
+@cache
 def _member(name: str) -> Member:
     return Member(_address(name), 1, name)
 

@@ -70,15 +70,14 @@ class Watch:
 
     def received(self, *_: object) -> None: ...
     def transmitted(self, *_: object) -> None: ...
+    def offered(self, *_: object) -> None: ...
     def before_take(self, now: int, **_: object) -> None:
-        self._look(now)
-
-    def offered(self, *arguments: Any) -> None:
-        self._look(arguments[-1])
+        self._look_at_windows(now)
 
     def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         """What has its seqnos was sent in the view that ends here."""
-        self._look(now)
+        self._look_at_sends(now)
+        self._look_at_windows(now)
         if isinstance(change, Freeze):
             self._write(FREEZE, now, **columns_of(change, self._node.me))
         elif isinstance(change, Begin):
@@ -106,12 +105,12 @@ class Watch:
                 self._see(self._node.me, event)
 
     def after_input(self, now: int) -> None:
-        self._look(now)
+        self._look_at_sends(now)
+        self._look_at_windows(now)
         self._is_new_view = False
 
-    def _look(self, now: int) -> None:
-        """At what has got its seqnos, and at windows that have opened with a view."""
-        self._look_at_sends(now)
+    def _look_at_windows(self, now: int) -> None:
+        """They open with a view."""
         for origin, window in self._node.multicast.windows().items() if self._is_new_view else ():
             if isinstance(window, ReceiveWindow) and self._open.get(origin) is not window:
                 self._open[origin] = window

@@ -93,6 +93,7 @@ class Views:
         self.origin = Origin(sender, scenario.stream)
         self._is_uniform = scenario.stream is Stream.UNIFORM
         self._facts = Facts(purge="acks_retained" if scenario.is_retained else "acks")
+        self._first = {view.id: view.members for view in self._views()}
         self._numbers: dict[object, int] = {}
         self._judged: dict[object, tuple[str, ...]] = {}
         self._healed: set[object] = set()
@@ -361,10 +362,11 @@ class Views:
 
     def _judge(self, world: World) -> tuple[str, ...]:
         lived = tuple(person.lived for person in world.people.values())
-        key = lived, world.sent, world.proposed, world.marks
+        key: tuple[object, ...] = lived, world.sent
+        if any(len(each) > 1 for each in lived):  # before, nothing depends on what is proposed
+            key = *key, world.proposed, world.marks
         if key not in self._judged:
-            first = {view.id: view.members for view in self._views()}
-            rows = world.rows(self.origin, first)
+            rows = world.rows(self.origin, self._first)
             self._judged[key] = tuple(judge(rows, self._facts, self.premises))
         return self._judged[key]
 

@@ -53,16 +53,13 @@ IN_WORDS: dict[type, str] = {
 
 def in_words(what: object) -> str:
     """A frame or an event, as witnesses name it."""
-    lists: dict[str, list[str]] = {}
-    match what:
-        case Delivered():
-            epoch = f"{what.epoch}:" if what.epoch else ""
-            return f"gets {what.sender}#{epoch}{what.run.first}"
-        case Nack() | UnicastNack() | Want():
-            lists["missing"] = [f"{each.start}..{each.stop - 1}" for each in what.missing]
-    joined = {name: ", ".join(each) for name, each in lists.items()}
+    if isinstance(what, Delivered):
+        epoch = f"{what.epoch}:" if what.epoch else ""
+        return f"gets {what.sender}#{epoch}{what.run.first}"
+    ranges = what.missing if isinstance(what, Nack | UnicastNack | Want) else ()
+    missing = ", ".join(f"{each.start}..{each.stop - 1}" for each in ranges)
     usual = type(what).__name__ + " {0.id}" * hasattr(what, "id")
-    return IN_WORDS.get(type(what), usual).format(what, **joined)
+    return IN_WORDS.get(type(what), usual).format(what, missing=missing)
 
 
 def timer_in_words(owner: Hashable, timer: Enum) -> str:
