@@ -212,7 +212,7 @@ CEILINGS = {
     "cli": 3654,
     "explore": 4029,
     "protocols": 10061,
-    "rules": 4201,
+    "rules": 4194,
     "sim": 6129,
     "spark": 7292,
     "trace": 4923,  # pandas is loaded where rows are written, and not by every reader
