@@ -126,6 +126,15 @@ class Journal:
         """Up to where the receiver had delivered, or opened its window."""
         return max(self.delivered.get(pair, NOWHERE).at(when_ns), self.offset(pair))
 
+    def owed_through(self, row: Row, taking: Collection[str], since_ns: int) -> int:
+        """Up to where these have to hold what was sent. A member whose application does not read
+        holds one window and no more."""
+        through, facts = row.seqno2, self.run.facts
+        for member in facts.stopped_members.intersection(taking) - {row.member}:
+            low = self.has((*trace.split_key(member), *row.own_origin), since_ns)
+            through = min(through, low + facts.capacity.get(member, 0))
+        return through
+
     def arrival(self, pair: PairKey, through: int) -> Row | None:
         return self.delivered.get(pair, NOWHERE).reached(through)
 
@@ -138,12 +147,10 @@ class Journal:
 @rule("N-L1", "a message is delivered everywhere in time, the last one too", Need.CALM)
 def delivered_in_time(run: Run, found: Findings) -> None:
     """Every message of a live sender reaches every live member of its view within the bound."""
-    judge_deliveries(Journal(run), found, lambda row, _taking, _since_ns: row.seqno2)
+    judge_deliveries(Journal(run), found)
 
 
-def judge_deliveries(
-    journal: Journal, found: Findings, owed_through: Callable[[Row, Collection[str], int], int]
-) -> None:
+def judge_deliveries(journal: Journal, found: Findings) -> None:
     """The time runs from the end of healing, from the send, or from when the receiver's window for
     this sender opened, whichever is last. Owed are messages sent while the receiver was in the
     sender's view for good, after the offset of its window; of each send as much as depends on no
@@ -155,23 +162,18 @@ def judge_deliveries(
                 # All have to hold what is gated.
                 taking = views[-1].members if journal.is_gated else (receiver, sends[0].member)
                 pair = (*trace.split_key(receiver), *origin)
-                _judge_owed(journal, pair, owed, taking, found, owed_through)
+                _judge_owed(journal, pair, owed, taking, found)
 
 
 def _judge_owed(
-    journal: Journal,
-    pair: PairKey,
-    owed: list[Row],
-    taking: Collection[str],
-    found: Findings,
-    owed_through: Callable[[Row, Collection[str], int], int],
+    journal: Journal, pair: PairKey, owed: list[Row], taking: Collection[str], found: Findings
 ) -> None:
     facts, opening = journal.run.facts, journal.opened.get(pair)
     ready_ns = max(facts.gst_ns or 0, opening.mono_ns if opening else 0)
     is_late = False
     for row in owed:
         since_ns = max(ready_ns, row.mono_ns)
-        through = owed_through(row, taking, since_ns)
+        through = journal.owed_through(row, taking, since_ns)
         if through <= max(journal.offset(pair), row.seqno - 1):
             continue
         lacking = max(0, through - journal.has(pair, since_ns))
@@ -328,16 +330,7 @@ def valid(run: Run, found: Findings) -> None:
     All have to hold it first. A member whose application does not read holds one window and no
     more: where the sender's is larger, nothing is owed of what that member has no slot for.
     """
-    journal, facts = Journal(run, Stream.UNIFORM), run.facts
-
-    def owed_through(row: Row, taking: Collection[str], since_ns: int) -> int:
-        through = row.seqno2
-        for member in facts.stopped_members.intersection(taking) - {row.member}:
-            low = journal.has((*trace.split_key(member), *row.own_origin), since_ns)
-            through = min(through, low + facts.capacity.get(member, 0))
-        return through
-
-    judge_deliveries(journal, found, owed_through)
+    judge_deliveries(Journal(run, Stream.UNIFORM), found)
 
 
 @rule("U7", "in the end uniform windows are empty", Need.CALM)
