@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 RUNS = "runs"
 """Where the rows are, below --out."""
-AS_DRAWN = "as drawn"
-"""The one point of no grid."""
 
 
 def simulate_fleet(fleet: Fleet, master: str, *, json_file: Path | None, matrix: bool) -> int:
@@ -113,7 +111,7 @@ def _show_points(points: list[AtPoint]) -> None:
         worst = [at.judged[name].worst if name in at.judged else None for name in bounded]
         lines.append(
             [
-                *(at.point or AS_DRAWN, str(at.runs), str(at.failed)),
+                *(at.point or "as drawn", str(at.runs), str(at.failed)),
                 str(sum(judged.violations for judged in at.judged.values())),
                 str(sum(judged.premises for judged in at.judged.values())),
                 *(str(at.deliveries), f"{at.deliveries / max(at.wall_s, 1e-9):.0f}"),

@@ -141,13 +141,12 @@ def ask_group(group: str, question: dict[str, object], member: str | None = None
 
 def groups_here() -> list[str]:
     """By asking who is there: directories do not bear the names of groups."""
-    found = {
-        str(reply.answer["group"])
-        for directory in group_directories()
-        for reply in ask(directory, {"ask": "view"}, probes_in(directory))
-        if reply.answer is not None
-    }
-    return sorted(found)
+    asked = [reply.answer for replies in _all_groups({"ask": "view"}) for reply in replies]
+    return sorted({str(answer["group"]) for answer in asked if answer is not None})
+
+
+def _all_groups(question: dict[str, object]) -> list[list[Reply]]:
+    return [ask(path, question, probes_in(path)) for path in group_directories()]
 
 
 def group_directories() -> list[Path]:
@@ -245,10 +244,8 @@ def members(group: str | None, json_file: Path | None) -> None:
       ringcast members
       ringcast members orders --json
     """
-    if group is not None:
-        gatherings = [ask_group(group, {"ask": "view"})]
-    else:
-        gatherings = [ask(path, {"ask": "view"}, probes_in(path)) for path in group_directories()]
+    question: dict[str, object] = {"ask": "view"}
+    gatherings = [ask_group(group, question)] if group is not None else _all_groups(question)
     views = [view for replies in gatherings for view in _views(replies)]
     if is_told(views, json_file):
         return

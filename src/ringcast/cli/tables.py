@@ -12,7 +12,6 @@ from ringcast.cli.words import Duration, is_told, json_file_option, safe, spark_
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import date
 
     from ringcast.spark.tables import Built, Warehouse
 
@@ -99,7 +98,10 @@ def prune(warehouse: Path, older_than: float, layers: tuple[str, ...]) -> None:
     before = (datetime.now(UTC) - timedelta(seconds=older_than)).date()
     days = prune_tables(_existing(warehouse), before, layers or _LAYERS)
     what = ", ".join(layers) if layers else "all tables"
-    click.echo(f"removed {what} of {_span(days) if days else f'no day: none is before {before}'}")
+    span = (
+        f"{len(days)} days, {days[0]} to {days[-1]}" if days else f"no day: none is before {before}"
+    )
+    click.echo(f"removed {what} of {span}")
 
 
 @tables.command()
@@ -158,10 +160,6 @@ def _existing(path: Path) -> Warehouse:
     from ringcast.spark.tables import Warehouse
 
     return Warehouse.existing(path)
-
-
-def _span(days: list[date]) -> str:
-    return f"{len(days)} days, {days[0]} to {days[-1]}"
 
 
 def _tell(line: str) -> None:

@@ -18,7 +18,6 @@ from ringcast.cli.words import SCREEN, is_line_told, json_file_option, safe, tab
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-    from types import FrameType
     from typing import TypeAlias
 
     from ringcast.cli.local import Reply
@@ -85,7 +84,7 @@ def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> No
       ringcast top orders
       ringcast top orders --once --json
     """
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     is_live = sys.stdout.isatty() and not once and json_file != SCREEN
     try:
         if is_live:
@@ -99,10 +98,6 @@ def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> No
         signal.signal(signal.SIGTERM, before)
         if is_live:
             click.echo(SHOW_CURSOR)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _looks(group: str, interval_s: float, *, once: bool) -> Iterator[_Look]:
