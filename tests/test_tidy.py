@@ -215,8 +215,8 @@ CEILINGS = {
     "protocols": 10004,
     "rules": 4194,
     "sim": 6112,
-    "spark": 7139,
-    "trace": 4901,
+    "spark": 7121,
+    "trace": 4899,
     "window": 1752,
     "wire": 3023,
 }

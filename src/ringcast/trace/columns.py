@@ -15,7 +15,7 @@ except ImportError as error:
     raise UsageError('Parquet traces need pyarrow: pip install "ringcast[spark]"') from error
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     import pyarrow.parquet as pq
@@ -126,18 +126,16 @@ class Bounds(NamedTuple):
 
 
 def known_values(
-    metadata: pq.FileMetaData, group: int, columns: Sequence[str], only_for: Mapping[str, str]
+    bounds: Mapping[str, Bounds | None], only_for: Mapping[str, str]
 ) -> dict[str, Any]:
     """Those of the columns whose every value is known, and the value.
 
     All rows have the same by the statistics; or there is no row of the event that `only_for` says
     the column is wanted for, and the default will do.
     """
-    bounds = bounds_of(metadata, group, columns)
     events = bounds.get("event")
     known = {}
-    for name in columns:
-        found = bounds.get(name)
+    for name, found in bounds.items():
         if found is not None and found.least == found.greatest:
             known[name] = found.least
         elif name in only_for and _lacks(events, only_for[name]):
@@ -149,19 +147,7 @@ def _lacks(bounds: Bounds | None, value: str) -> bool:
     return bounds is not None and not bounds.least <= value <= bounds.greatest
 
 
-def bounds_of(
-    metadata: pq.FileMetaData, group: int, columns: Container[str]
-) -> dict[str, Bounds | None]:
-    """Of these columns, as far as the file tells."""
-    about, schema = metadata.row_group(group), metadata.schema
-    return {
-        path: _bounds(about.column(at))
-        for at in range(about.num_columns)
-        if (path := schema.column(at).path) in columns
-    }
-
-
-def _bounds(column: pq.ColumnChunkMetaData) -> Bounds | None:
+def bounds_of(column: pq.ColumnChunkMetaData) -> Bounds | None:
     """None where the file does not tell, there may be rows without a value, or values are neither
     numbers nor text. Its seal says that the file is as it was written."""
     statistics = column.statistics

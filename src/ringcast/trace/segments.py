@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from ringcast.trace.columns import Bounds
     from ringcast.trace.footer import Before
     from ringcast.trace.held import Range
     from ringcast.trace.rows import Facts, MemberKey
@@ -284,8 +285,15 @@ class Segment:
         return pq.ParquetFile(pa.PythonFile(self._sealed, mode="r"), metadata=self._metadata)
 
     @cached_property
-    def _stored(self) -> frozenset[str]:
-        return frozenset(self._file.schema_arrow.names)
+    def _places(self) -> dict[str, int]:
+        """Of each column that is stored, among those of Parquet; lists have one below them."""
+        schema = self._metadata.schema
+        paths = (schema.column(at).path for at in range(len(schema)))
+        return {path.partition(".")[0]: at for at, path in enumerate(paths)}
+
+    @cached_property
+    def _without_dictionary(self) -> list[int]:
+        return [at for name, at in self._places.items() if name not in DICTIONARY]
 
     @property
     def groups(self) -> range:
@@ -307,9 +315,9 @@ class Segment:
         column that is wanted for rows of one event `only_for`, where there are none: then "event"
         must be among them. What the footer tells is not read."""
         schema = pa.schema([ARCHIVE_SCHEMA.field(name) for name in columns])
-        missing = (name for name in columns if name not in self._stored)
+        missing = (name for name in columns if name not in self._places)
         known = {name: Row._field_defaults.get(name, "") for name in missing}
-        known |= known_values(self._metadata, number, columns, only_for)
+        known |= known_values(self._bounds(number, columns), only_for)
         # One column at least counts the rows.
         read = [name for name in columns if name not in known] or ["idx"]
         count = self._check_size(number)
@@ -331,10 +339,14 @@ class Segment:
     def may_have(self, group: int, numbers: Range, lower: str, upper: str) -> bool:
         """Whether the row group may have a row whose numbers, from the column `lower` to `upper`,
         are among these."""
-        bounds = bounds_of(self._metadata, group, (lower, upper))
+        bounds = self._bounds(group, (lower, upper))
         low, high = bounds[lower], bounds[upper]
         is_beyond = low is not None and low.least > numbers.last
         return not (is_beyond or (high is not None and high.greatest < numbers.first))
+
+    def _bounds(self, group: int, columns: Sequence[str]) -> dict[str, Bounds | None]:
+        about, places = self._metadata.row_group(group), self._places
+        return {name: bounds_of(about.column(places[name])) for name in columns if name in places}
 
     def check_rows(self) -> None:
         """Verify the bytes of all columns but the messages: who reads some of them now, and others
@@ -358,13 +370,8 @@ class Segment:
         stand for millions of values.
         """
         about = self._metadata.row_group(group)
-        names = self._metadata.schema
         is_long = about.total_byte_size > GROUP_BYTES_MAX or about.num_rows > GROUP_ROWS_MAX
-        if is_long or any(
-            about.column(at).has_dictionary_page
-            for at in range(about.num_columns)
-            if names.column(at).name not in DICTIONARY
-        ):
+        if is_long or any(about.column(at).has_dictionary_page for at in self._without_dictionary):
             raise Unreadable(
                 self.path,
                 f"a row group of {about.num_rows} rows and {about.total_byte_size} bytes, or more "
