@@ -193,9 +193,9 @@ def test_retired_words_are_found_where_they_are_names() -> None:
 LONG = {
     "node.py": (531, "one path for messages and requests"),
     "protocols/unicast.py": (789, "one sender and one receiver for all streams"),
-    "aio/group.py": (743, "one table of options"),
-    "blocking.py": (527, "one table of options"),
-    "aio/tcp.py": (559, "transports apart"),
+    "aio/group.py": (736, "one table of options"),
+    "blocking.py": (526, "one table of options"),
+    "aio/tcp.py": (544, "transports apart"),
 }
 """Files of more than 450 lines: how long they may be, and what will split them. It only shrinks."""
 
@@ -208,6 +208,7 @@ def test_files_are_short(path: str) -> None:
 
 
 CEILINGS = {
+    "aio": 7571,
     "benchmarks": 4264,  # networks of any MTU, single messages, what refusing and sealing cost
     "cli": 3652,
     "core": 630,
@@ -218,7 +219,7 @@ CEILINGS = {
     "spark": 7121,
     "trace": 4899,
     "window": 1752,
-    "wire": 3023,
+    "wire": 3021,
 }
 """Lines that a package may have. They only shrink."""
 

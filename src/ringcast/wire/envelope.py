@@ -183,8 +183,7 @@ class Envelope:
     def seal_burst(self, burst: Sequence[bytes]) -> Sequence[Buffer]:
         if len(burst[0]) <= SHORT_BYTES_MAX:
             return [*map(self.seal, burst)]
-        space, at = self._sealed, 0
-        sealed: list[Buffer] = []
+        space, sealed, at = self._sealed, [], 0
         for datagram in burst:
             counter = self._count()
             _HEAD.pack_into(space, at, self._whose, counter)

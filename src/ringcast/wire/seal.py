@@ -60,8 +60,7 @@ class Passage:
         self, seal: DatagramSeal, bursts: Iterator[Sequence[Buffer]], now: int
     ) -> Iterator[Sequence[Buffer]]:
         for burst in bursts:
-            opened: list[Buffer] = []
-            at = 0
+            opened, at = [], 0
             for datagram in burst:
                 found = seal.unseal(datagram, now, at)
                 if isinstance(found, DecodeError):
