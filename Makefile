@@ -21,7 +21,7 @@ WHOLE := $(addprefix tests/scenarios/test_,small_buffers.py view_scenarios.py wi
 SMALL := tests/properties tests/unit/explore tests/unit/trace $(WHOLE)
 PARTS := tests/scenarios $(filter-out $(SMALL),$(wildcard tests/unit/*))
 
-.PHONY: help setup demo test check proof fuzz golden bench pictures docs lock clean
+.PHONY: help setup demo test check proof pythons fuzz golden bench pictures docs lock clean
 help:           ## this list
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
@@ -63,10 +63,10 @@ check: $(READY) ## format, lint, types, tidiness
 	@$(BIN)/pytest -q tests/test_tidy.py
 
 proof: $(READY) ## the long runs: many seeds, full explorations, kills (an hour)
-	@$(MAKE) --no-print-directory --output-sync --jobs 2 proof-sim proof-spark proof-small
+	@$(MAKE) --no-print-directory --output-sync --jobs 2 proof-sim proof-spark proof-small proof-uvloop
 
 # Two at a time, as above.
-.PHONY: proof-sim proof-spark proof-small
+.PHONY: proof-sim proof-spark proof-small proof-uvloop
 proof-sim: $(READY)
 	@$(BIN)/pytest -q -m proof tests/sim
 proof-spark: $(READY)
@@ -74,6 +74,24 @@ proof-spark: $(READY)
 proof-small: $(READY)
 	@$(BIN)/pytest -q -m proof $(addprefix --ignore=tests/,sim spark)
 	@$(BIN)/pytest -q --hypothesis-profile=fresh tests/properties
+
+# Where only this test sees it: our commands use it where it is installed.
+proof-uvloop: $(READY)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --upgrade --target build/uvloop -r requirements/uvloop.txt
+	@PYTHONPATH=build/uvloop $(BIN)/pytest -q -m proof tests/aio/test_uvloop.py
+
+VERSIONS := 3.12 3.13 3.14
+VERSIONED := $(filter-out tests/unit/explore,$(wildcard tests/unit/*)) $(addprefix tests/,properties test_scripts.py) \
+    $(addprefix tests/aio/test_,udp.py tcp.py multicast_transport.py group.py group_requests.py blocking.py interrupts.py)
+pythons:        ## the core and real groups on other Pythons, as far as python3.12 to python3.14 are here
+	@for v in $(VERSIONS); do \
+	    if python$$v -c '' 2> /dev/null; \
+	    then $(MAKE) --no-print-directory VENV=.venv-$$v PYTHON=python$$v test-versioned || exit; \
+	    else echo "python$$v is not here"; fi; done
+.PHONY: test-versioned
+test-versioned: $(READY)
+	@$(BIN)/python --version
+	@$(BIN)/pytest -q -m "not proof" $(addprefix --ignore=,$(WHOLE)) $(VERSIONED)
 
 fuzz: $(READY)  ## mutate what strangers, networks and disks hand us, for MINUTES=10
 	@$(BIN)/python tools/fuzz.py --minutes $(or $(MINUTES),10)
@@ -116,6 +134,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 lock:           ## renew the pinned requirements (needs uv on PATH)
 	@$(COMPILE) --extra dev --extra spark pyproject.toml --output-file requirements/dev.txt
 	@$(COMPILE) --extra docs pyproject.toml --output-file requirements/docs.txt
+	@$(COMPILE) --group uvloop --output-file requirements/uvloop.txt
 
 clean:          ## remove what the other targets made
-	@rm -rf $(VENV) $(SITE) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	@rm -rf $(VENV) $(SITE) $(addprefix .venv-,$(VERSIONS)) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -51,6 +51,7 @@ class Interrupter:
     def run(self, call: Callable[[], Any]) -> bool:
         """True if it came to its end."""
         tracing, profiling = sys.gettrace(), sys.getprofile()
+        sys._getframe().f_trace_opcodes = True  # 3.12 asks whether any frame wants them, just once
         sys.settrace(self._trace)
         try:
             call()
@@ -63,7 +64,8 @@ class Interrupter:
         return True
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        frame.f_trace, frame.f_trace_opcodes = self._trace, True  # in this order, from 3.13 on
+        frame.f_trace_lines = False
         last = self._last.get(frame)
         if event == "opcode":
             self._last[frame] = frame.f_code.co_code[frame.f_lasti]

@@ -16,11 +16,12 @@ def steps(act: Callable[[], object]) -> int:
 
     def step(frame: FrameType, event: str, _: object) -> Any:
         nonlocal count
-        frame.f_trace_opcodes = True
+        frame.f_trace, frame.f_trace_opcodes = step, True  # in this order, from 3.13 on
         count += event == "opcode"
         return step
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # 3.12 asks whether any frame wants them, just once
     sys.settrace(step)
     try:
         act()
