@@ -212,7 +212,7 @@ CEILINGS = {
     "benchmarks": 4264,  # networks of any MTU, single messages, what refusing and sealing cost
     "cli": 3652,
     "core": 630,
-    "explore": 4029,
+    "explore": 4039,
     "protocols": 10004,
     "rules": 4194,
     "sim": 6112,

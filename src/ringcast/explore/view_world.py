@@ -97,6 +97,8 @@ class Person:
     flushing: Cut | None = None
     key: int = 0
     """The same for members that behave alike; 0: not known."""
+    story: int = 0
+    """The same for members that have lived alike; 0: not known."""
 
     def copy(self) -> Person:
         """With machines of its own."""
@@ -119,6 +121,7 @@ class Person:
     def deliver(self, upto: int, *, by_commit: bool) -> None:
         now = self.now._replace(delivered=upto)
         self.lived = (*self.lived[:-1], now._replace(committed=upto) if by_commit else now)
+        self.story = 0
 
 
 Said: TypeAlias = "tuple[Member, Member, ChangeFrame]"

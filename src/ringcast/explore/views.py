@@ -140,9 +140,14 @@ class Views:
                 asked.append((who, state.view.id, *own.values(), *held.values(), *flushed))
         kept = tuple(each.proposal.id for each in follower._flushed)
         phase = follower.view.id, follower.phase, follower.promised
-        told = person.lived, person.held, phase, kept, tuple(asked)
-        person.key = self._number(told if person.is_there else person.lived)
+        story = self._story_of(person)
+        told = story, person.held, phase, kept, tuple(asked)
+        person.key = self._number(told if person.is_there else (story,))
         return person.key
+
+    def _story_of(self, person: Person) -> int:
+        person.story = person.story or self._number(person.lived)
+        return person.story
 
     # What can happen
 
@@ -268,6 +273,7 @@ class Views:
         is_heard = member in begin.view and self.origin.sender in begin.view
         person.held = self._start(person, begin) if is_heard else NOT_IN
         person.lived += (Lived(begin.view.id, *(person.held,) * 3),)
+        person.story = 0
 
     def _start(self, person: Person, begin: Begin) -> int:
         return begin.cut.starts[self.origin]
@@ -361,9 +367,9 @@ class Views:
         return self._judge(world) or self._stuck(world)
 
     def _judge(self, world: World) -> tuple[str, ...]:
-        lived = tuple(person.lived for person in world.people.values())
-        key: tuple[object, ...] = lived, world.sent
-        if any(len(each) > 1 for each in lived):  # before, nothing depends on what is proposed
+        people = world.people.values()
+        key: tuple[object, ...] = tuple(map(self._story_of, people)), world.sent
+        if any(len(each.lived) > 1 for each in people):  # before, no rule looks at proposals
             key = *key, world.proposed, world.marks
         if key not in self._judged:
             rows = world.rows(self.origin, self._first)
