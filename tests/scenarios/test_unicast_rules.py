@@ -164,11 +164,9 @@ def a_connection_in_use_needs_no_sync(machine: Machine) -> bool:
 
 
 class StaysClosing(UnicastReceiver):
-    def on_data(
-        self, data: UnicastData, now: int, out: Effects, datagram: int | None = None
-    ) -> None:
+    def on_data(self, data: UnicastData, now: int, datagram: int | None = None) -> None:
         state = self.state
-        super().on_data(data, now, out, datagram)
+        super().on_data(data, now, datagram)
         self.state = state
 
 
@@ -476,11 +474,13 @@ class DeafAfterSync(UnicastSender):
 class WaitsForTheSyncAck(ReliableUnicast):
     sender = DeafAfterSync
 
-    def _on_sync_ack(self, source: Member, ack: SyncAck, now: int) -> None:
-        super()._on_sync_ack(source, ack, now)
+    def _on_said(
+        self, source: Member, said: UnicastAck | UnicastNack | SyncAck, now: int, out: Effects
+    ) -> None:
+        super()._on_said(source, said, now, out)
         entry = self.senders[source]
         assert isinstance(entry, DeafAfterSync)
-        entry.is_deaf = False
+        entry.is_deaf &= not isinstance(said, SyncAck)
 
 
 # Y5: what the sender has purged is skipped, and told. To wait for it would be for ever.

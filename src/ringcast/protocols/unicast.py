@@ -316,9 +316,8 @@ class ReliableUnicast(Layer):
 
     def drop_to(self, peer: Member) -> None:
         """Forget what goes to this peer, without a word; a send begins anew."""
-        entry = self.senders.pop(peer, None)
-        if entry is not None:
-            entry.remove()
+        if peer in self.senders:
+            self.senders.pop(peer).remove()
 
     def drop_from(self, peer: Member) -> None:
         """Forget the window for what comes from this peer, at once; a sync makes a new one."""
@@ -336,10 +335,10 @@ class ReliableUnicast(Layer):
 
     def take_ready(self, limit: int, now: int, out: Effects) -> list[Event]:
         """Up to `limit` messages, from all peers in turn: calling this is delivery."""
-        events: list[Event] = []
         if not self.ready:
             self._turn = 0
-            return events
+            return []
+        events: list[Event] = []
         for peer in self._in_turn():
             if limit <= 0:
                 break
@@ -453,8 +452,7 @@ class ReliableUnicast(Layer):
             f"{seconds(now - request.since)}: asked {request.asked} of {SYNC_TICKS_MAX} times"
             for peer, request in self.sync_requests.items()
         ]
-        own = self.loopback.ready
-        if own:
+        if own := self.loopback.ready:
             reasons.append(f"{own} messages of this member to itself wait for its application")
         return reasons
 
@@ -584,8 +582,7 @@ class ReliableUnicast(Layer):
         if entry is None or entry.conn.epoch < ok.conn.epoch:
             entry = self._reopen(source, ok, now, out)
         elif ok.low > entry.window.received:
-            first = entry.window.delivered + 1
-            out.event(GapSkipped(source, entry.conn.epoch, first, ok.low))
+            self._report_gap(source, entry.conn.epoch, entry.window.delivered + 1, ok.low, out)
         out.datagram(source, SyncAck(ok.conn, ok.nonce))
         entry.resume(ok, now, self._allowance(now), out)
         self._note_ready(entry)
@@ -605,10 +602,13 @@ class ReliableUnicast(Layer):
         low, epoch, tombstone = ok.low, ok.conn.epoch, self._remembered(source, ok.conn.epoch)
         parts: tuple[bytes, ...] | None = None if ok.is_middle else ()
         if tombstone is not None and tombstone.delivered < low:
-            out.event(GapSkipped(source, epoch, tombstone.delivered + 1, low))
+            self._report_gap(source, epoch, tombstone.delivered + 1, low, out)
         elif tombstone is not None:
             low, parts = tombstone.delivered, tombstone.parts
         return self._open(source, ok.conn, low, parts, now)
+
+    def _report_gap(self, peer: Member, epoch: int, first: int, last: int, out: Effects) -> None:
+        out.event(GapSkipped(peer, epoch, first, last))
 
     def _remembered(self, source: Member, epoch: int) -> Tombstone | None:
         """How far this stream had come when its window was dropped; None: nobody knows."""
