@@ -136,7 +136,7 @@ def test_votes_go_out_and_acks_only_for_uniform_messages(tmp_path: Path) -> None
             assert settings["capacity"] == VOTING.capacity_max
             assert settings["multicast"]["xmit_interval_s"] == VOTING.xmit_interval_s
     kinds = {kind for kind, _ in said}
-    assert {"data", "stabilityreport", "stable"} <= kinds
+    assert {"data", "stability_report", "stable"} <= kinds
     assert said["ack", Stream.FIFO] == 0
     assert said["ack", Stream.UNIFORM] > 0
 
