@@ -215,7 +215,7 @@ CEILINGS = {
     "explore": 4039,
     "protocols": 10004,
     "rules": 4194,
-    "sim": 6112,
+    "sim": 6121,  # a node that spins ends its run
     "spark": 7121,
     "trace": 4899,
     "window": 1752,

@@ -18,6 +18,7 @@ from ringcast.node import build_node
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stability import StabilityRounds, Timer
+from ringcast.protocols.stream import Timer as StreamTimer
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.unicast_receiver import UnicastReceiver
 from ringcast.protocols.unicast_sender import UnicastSender
@@ -244,6 +245,14 @@ class StumblesAtTen(UnicastReceiver):
         return super().take_ready(limit, now)
 
 
+class Spins(UnicastReceiver):
+    """An ack is due again as soon as it was sent (G7)."""
+
+    def handle_timeout(self, now: int, allowance: int, out: Effects) -> None:
+        super().handle_timeout(now, allowance, out)
+        self._timers.arm(StreamTimer.ACK, now)
+
+
 class Spoils(UnicastReceiver):
     """Hands out other bytes than came (G1)."""
 
@@ -310,6 +319,10 @@ def factory_of(plan: Plan, part: type) -> NodeFactory:
 )
 def test_a_broken_node_is_caught(plan: Plan, part: type, rules: set[str]) -> None:
     check_caught(plan, factory_of(plan, part), rules)
+
+
+def test_a_node_that_spins_ends_its_run() -> None:
+    check_caught(UNICAST, factory_of(UNICAST, Spins), {"G7"})
 
 
 # The commands

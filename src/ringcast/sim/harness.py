@@ -100,6 +100,10 @@ class RunSink:
         self._written += 1
 
 
+TIMEOUTS_MAX = 1000
+"""How often timers may be due at one instant: a node that has more to do would spin."""
+
+
 class NodeFailure(Exception):
     """A node raised what it must not, or broke an invariant (G7). The run ends here."""
 
@@ -129,6 +133,7 @@ class Harness:
         self.me = node.me
         self.slot = slot
         self.is_closed = False
+        self._served = self._timeouts = 0  # when timers were last served; how often at that instant
         self._recorder = recorder
         self._name = str(node.me)
         self._keeper = keeper
@@ -263,6 +268,10 @@ class Harness:
     def handle_timeout(self, now: int) -> None:
         self._observer.connections.before_timeout()
         self.call(self.node.handle_timeout, now)
+        self._timeouts = self._timeouts + 1 if now == self._served else 1
+        self._served = now
+        if self._timeouts > TIMEOUTS_MAX:
+            raise NodeFailure(f"{self._name}: a timer is due at once, again and again")
 
     def check_invariants(self) -> None:
         """To be called after every input."""
