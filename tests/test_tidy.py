@@ -216,7 +216,7 @@ CEILINGS = {
     "protocols": 10004,
     "rules": 4194,
     "sim": 6121,  # a node that spins ends its run
-    "spark": 7121,
+    "spark": 7229,
     "trace": 4899,
     "window": 1752,
     "wire": 3021,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from click.testing import CliRunner
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from ringcast.spark.report import Report
 
 KILLED = Path(__file__).with_name("killed_follower.py")
-PER_BATCH = 4
-"""Segments that it takes at once."""
 
 
 def catch_up(spark: SparkSession, directory: Path, files_per_batch: int = 100) -> list[Step]:
@@ -87,7 +85,7 @@ def test_segments_that_come_late_twice_torn_or_go_change_it_as_they_change_the_w
 
     (aside / late.name).rename(late)
     shutil.copy(twice, directory / "copy.parquet")
-    torn.write_bytes(whole)  # It was read before, as it was then.
+    torn.write_bytes(whole)  # Spark has handed it out already, and will not again.
     (second,) = catch_up(spark, directory)
     assert second.new == 3
     assert second.report.exit_status == 0
@@ -227,21 +225,19 @@ def test_what_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
         return {str(path): json.dumps([said, "busy"]) for path in paths}
 
     with KeptDigests.opened(tmp_path / "state", tmp_path, read_files) as summaries:
-        assert summaries.read(None, [str(path)]) == 0
-        assert summaries.due([path]) == [str(path)]
-        assert summaries.read(None, [str(path)]) == 1
-        assert summaries.due([path]) == []
+        summaries.read(cast("SparkSession", None), 0, [str(path)])
+        assert summaries.stale() == [str(path)]
+        summaries.read(cast("SparkSession", None), 1, summaries.stale())
+        assert summaries.stale() == []
     assert len(reads) == 2
 
 
-def test_a_segment_counts_whatever_it_is_called(
-    spark: SparkSession, traces: Traces, tmp_path: Path
-) -> None:
+def test_hidden_segments_are_told_of(spark: SparkSession, traces: Traces, tmp_path: Path) -> None:
     hidden = traces.write(tmp_path)["c"][0]
     hidden.rename(hidden.with_name("_c.parquet"))
     (step,) = catch_up(spark, tmp_path)
-    assert step.report.exit_status == 0
-    assert_same(step.report, spark, tmp_path)
+    assert "_c.parquet: Spark takes what begins with _" in step.report.verdicts[0].detail
+    assert step.report.exit_status == 3
 
 
 def test_an_empty_directory_has_nothing_to_judge(spark: SparkSession, tmp_path: Path) -> None:
@@ -263,15 +259,19 @@ def kill_follower(directory: Path, point: str, times: int) -> None:
 
 
 @pytest.mark.proof
-def test_killed_before_it_tells_of_a_batch_it_does_not_read_that_batch_again(
+def test_killed_before_spark_knows_that_a_batch_is_done_it_takes_that_batch_again(
     spark: SparkSession, traces: Traces, tmp_path: Path
 ) -> None:
     deliver_again(traces)
-    segments = sum(map(len, traces.write(tmp_path).values()))
+    traces.write(tmp_path)
     kill_follower(tmp_path, "judged", 2)
+    files = tmp_path / STATE / "summaries"
+    before = {path.name: path.read_text() for path in files.iterdir()}
+    assert "000000000001.jsonl" in before
     steps = catch_up(spark, tmp_path)
-    assert steps[0].batch == 2
-    assert sum(step.new for step in steps) == segments - 2 * PER_BATCH
+    assert steps[0].batch == 1  # again, and it says the same
+    found = (files / "000000000001.jsonl").read_text()
+    assert sorted(found.splitlines()) == sorted(before["000000000001.jsonl"].splitlines())
     assert_same(steps[-1].report, spark, tmp_path)
 
 

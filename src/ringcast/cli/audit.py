@@ -28,7 +28,7 @@ from ringcast.cli.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     from ringcast.spark.report import Names, Report, Verdict
     from ringcast.trace.rows import Row
@@ -113,7 +113,7 @@ def audit(
         if follow:
             sys.exit(
                 follow_audit(
-                    *(spark, directory),
+                    *(session("ringcast audit", master), directory),
                     state=state,
                     run_id=run_id,
                     every_s=None if once else every,
@@ -199,7 +199,7 @@ def _lines(rows: Sequence[Row], names: Names) -> Iterator[str]:
 
 
 def follow_audit(
-    spark: SparkContext,
+    spark: SparkSession,
     directory: Path,
     *,
     state: Path | None,

@@ -45,7 +45,6 @@ KINDS: dict[str, DataType] = {
     "date": DateType(),
 }
 LONG = KINDS["long"]
-HIDDEN = "Spark takes what begins with _ or . for hidden"
 _OF_ARROW = {
     TEXT: "text",
     pa.list_(pa.string()): "texts",
@@ -75,7 +74,9 @@ def read_rows(spark: SparkSession, *paths: Path | str) -> DataFrame:
         raise UsageError("no segments: name files or directories")
     for path in map(Path, paths):
         if path.name.startswith(("_", ".")) and path.is_file():
-            raise UsageError(f"{path.name}: {HIDDEN}: rename it")
+            raise UsageError(
+                f"{path.name}: Spark takes it for hidden; give it another first letter"
+            )
     frame = (
         spark.read.schema(ROWS)
         .option("recursiveFileLookup", "true")

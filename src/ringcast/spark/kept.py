@@ -1,7 +1,7 @@
 """Digests that are kept on disk: a segment that was read once need not be read again.
 
-Each batch leaves one file, which is there whole or not at all. From time to time all are put
-together into one. What is kept of a segment counts
+Each batch leaves one file, which is there whole or not at all, and which the same batch replaces if
+it is run again. From time to time all are put together into one. What is kept of a segment counts
 while the segment is as it was read: one that is gone, or another in its place, is as if never read.
 Segments are known by where they are below their directory, which may be renamed or moved.
 
@@ -30,9 +30,9 @@ from ringcast.trace.whole import held_alone, write_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ringcast.spark.reading import Workers
+    from pyspark.sql import SparkSession
 
-    ReadFiles = Callable[[Workers, Sequence[Path]], dict[str, str]]
+    ReadFiles = Callable[[SparkSession, Sequence[Path]], dict[str, str]]
     """Says something of each file, by its path."""
 
 FILES_MAX = 32
@@ -81,6 +81,8 @@ class KeptDigests:
     """The summaries of the segments of one directory."""
 
     def __init__(self, root: Path, directory: Path, read_files: ReadFiles) -> None:
+        self.checkpoint = root / "checkpoint"
+        """For Spark: which files it has handed out. It is of no use without the summaries."""
         self._files = root / "summaries"
         self._directory = directory
         self._read_files = read_files
@@ -90,43 +92,60 @@ class KeptDigests:
     @contextmanager
     def opened(cls, root: Path, directory: Path, read_files: ReadFiles) -> Iterator[KeptDigests]:
         """Those in `root`, held alone. Begun anew if other code made them."""
-        root = root.resolve()
         with held_alone(root):
             kept = cls(root, directory, read_files)
             kept._claim(root / _ABOUT)
             kept._load()
             yield kept
 
-    def due(self, paths: Iterable[Path]) -> list[str]:
-        """Which of these are to be read, the oldest first: what is new, was replaced since it was
-        read, or could not be read then."""
-        stamps = {str(path): Stamp.of(str(path)) for path in paths}
-        due = [
-            (stamp.mtime_ns, path)
-            for path, stamp in stamps.items()
-            if stamp is not None and not self._is_known(path, stamp)
-        ]
-        return [path for _, path in sorted(due)]
+    def __contains__(self, path: str) -> bool:
+        return path in self._kept
 
-    def _is_known(self, path: str, stamp: Stamp) -> bool:
-        kept = self._kept.get(path)
-        return kept is not None and kept.is_read and kept.stamp == stamp
+    def stale(self) -> list[str]:
+        """Segments that have been replaced since they were read, or could not be read then."""
+        now = ((kept, Stamp.of(kept.path)) for kept in self._kept.values())
+        return sorted(
+            kept.path
+            for kept, stamp in now
+            if stamp is not None and (stamp != kept.stamp or not kept.is_read)
+        )
 
-    def read(self, spark: Workers, paths: Iterable[str]) -> int:
-        """Keep what these segments say; the number of the batch."""
-        batch = self._next_batch()
+    def read(
+        self, spark: SparkSession, batch: int, paths: Iterable[str], *, anew: bool = False
+    ) -> list[Kept]:
+        """Keep what these segments say, in the place of what the batch said before; return those
+        that had to be read: all of them, if they are to be read `anew`.
+
+        A batch that begins tells that all before it are done with: these may become one file.
+        """
         self._put_together(batch - 1)
         stamps = {path: Stamp.of(path) or NO_FILE for path in paths}
-        there = [Path(path) for path, stamp in stamps.items() if stamp != NO_FILE]
+        known = {path: self._kept.get(path) for path in stamps}
+        found = {
+            path: kept
+            for path, kept in known.items()
+            if kept and kept.is_read and kept.stamp == stamps[path] and not anew
+        }
+        there = [Path(path) for path in stamps if path not in found and stamps[path] != NO_FILE]
         said = self._read_files(spark, there)
-        read = [Kept(path, stamp, said.get(path, "")) for path, stamp in stamps.items()]
-        write_whole(self._file(batch), self._to_text(read))
-        self._kept |= {kept.path: kept for kept in read}
-        return batch
+        read = [
+            Kept(path, stamp, said.get(path, ""))
+            for path, stamp in stamps.items()
+            if path not in found
+        ]
+        found |= {kept.path: kept for kept in read}
+        write_whole(self._file(batch), self._to_text(found.values()))
+        self._kept |= found
+        return read
 
     def current(self) -> list[Kept]:
         """What is known of the segments that are there."""
         return [kept for kept in self._kept.values() if kept.is_current]
+
+    @property
+    def next_batch(self) -> int:
+        """A number for who takes batches by itself, not from a stream."""
+        return max((int(path.name[:12]) + 1 for path in self._files.glob("*.jsonl")), default=0)
 
     # On disk
 
@@ -144,7 +163,9 @@ class KeptDigests:
         if found["code"] == mine["code"]:
             write_whole(about, json.dumps(mine))
             return
-        shutil.rmtree(self._files, ignore_errors=True)
+        for old in (self.checkpoint, self._files):
+            if old.exists():
+                shutil.rmtree(old)
         self._files.mkdir()
         # Last: whoever dies before this begins anew once more.
         write_whole(about, json.dumps(mine))
@@ -173,9 +194,6 @@ class KeptDigests:
         for path in files:
             if path < whole:
                 path.unlink()
-
-    def _next_batch(self) -> int:
-        return max((int(path.name[:12]) + 1 for path in self._files.glob("*.jsonl")), default=0)
 
     def _file(self, batch: int, suffix: str = ".jsonl") -> Path:
         """Names sort in the order of batches, and after the batch that a whole reaches to."""

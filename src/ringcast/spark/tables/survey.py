@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.compute as pc
 
 from ringcast.errors import RingcastError
-from ringcast.spark.columns import HIDDEN
+from ringcast.spark.follow import hidden, is_hidden
 from ringcast.spark.reading import over_items, size_of
 from ringcast.spark.recorded_run import RecordedRun
 from ringcast.spark.states import Refused, parse_states, summarize_files
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ringcast.spark.kept import Kept, KeptDigests
-    from ringcast.spark.reading import Workers
     from ringcast.spark.summary import SegmentState
 
 _EPOCH = date(1970, 1, 1)
@@ -86,13 +85,14 @@ def take_survey(
 ) -> Survey:
     """Read the segments that are new or were replaced, and those that are to be read `again`; of
     the others it is known."""
-    new = {*kept.due(segment_paths(directory)), *again}
+    paths = {str(path) for path in segment_paths(directory)}
+    new = {path for path in paths if path not in kept} | {*kept.stale(), *again}
     if new:
-        kept.read(spark, sorted(new))
+        kept.read(spark, kept.next_batch, sorted(new), anew=True)
     return _put_together(kept.current(), directory)
 
 
-def survey_files(spark: Workers, paths: Sequence[Path]) -> dict[str, str]:
+def survey_files(spark: SparkSession, paths: Sequence[Path]) -> dict[str, str]:
     """As JSON for each file: what the audit's reader says of it, and its first and last day, or
     what is wrong with its rows."""
     items = [(str(path), size_of(str(path))) for path in paths]
@@ -125,9 +125,8 @@ def _put_together(kept: Iterable[Kept], directory: Path) -> Survey:
         wrong = [found.reason for found in refused]
         if isinstance(span, str):
             wrong.append(span)
-        below = Path(each.path).relative_to(directory)
-        if any(part.startswith(("_", ".")) for part in below.parts):
-            wrong.append(f"{below.name}: {HIDDEN}: rename it")
+        if is_hidden(Path(each.path), directory):
+            wrong.append(hidden(Path(each.path)))
         if wrong:
             survey.refused.append(Refused(each.path, wrong[0]))
             survey.quarantine.append(Quarantined(each.path, each.stamp.size, wrong[0]))
