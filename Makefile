@@ -80,10 +80,10 @@ proof-uvloop: $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --upgrade --target build/uvloop -r requirements/uvloop.txt
 	@PYTHONPATH=build/uvloop $(BIN)/pytest -q -m proof tests/aio/test_uvloop.py
 
-VERSIONS := 3.12 3.13 3.14
+VERSIONS := 3.12 3.13
 VERSIONED := $(filter-out tests/unit/explore,$(wildcard tests/unit/*)) $(addprefix tests/,properties test_scripts.py) \
     $(addprefix tests/aio/test_,udp.py tcp.py multicast_transport.py group.py group_requests.py blocking.py interrupts.py)
-pythons:        ## the core and real groups on other Pythons, as far as python3.12 to python3.14 are here
+pythons:        ## the core and real groups on other Pythons, as far as python3.12 and python3.13 are here
 	@for v in $(VERSIONS); do \
 	    if python$$v -c '' 2> /dev/null; \
 	    then $(MAKE) --no-print-directory VENV=.venv-$$v PYTHON=python$$v test-versioned || exit; \

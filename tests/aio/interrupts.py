@@ -64,8 +64,9 @@ class Interrupter:
         return True
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
-        frame.f_trace, frame.f_trace_opcodes = self._trace, True  # in this order, from 3.13 on
-        frame.f_trace_lines = False
+        if event == "call":  # in this order, from 3.13 on, which forgets what it was asked before
+            frame.f_trace, frame.f_trace_opcodes, frame.f_trace_lines = self._trace, False, False
+            frame.f_trace_opcodes = True
         last = self._last.get(frame)
         if event == "opcode":
             self._last[frame] = frame.f_code.co_code[frame.f_lasti]
