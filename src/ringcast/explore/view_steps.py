@@ -9,7 +9,8 @@ at every step, and in the middle of sending, too.
 
 After every run the survivors must come to one view; nobody who lives may be left out of it on the
 way, nor be frozen for longer than VL3 allows. Then all must be accepted that they send, and reach
-everybody. With a state, all have the same in the end. What else must hold: view_rules.py.
+everybody. With a state, all have the same in the end. What else must hold:
+ringcast.rules.views and view_watch.py.
 
 Nodes have no failure detector: a moment after somebody is gone the others are told, in each view
 that still has it.

@@ -155,6 +155,7 @@ class Applications:
         self._got: defaultdict[tuple[Member, ViewId], dict[Origin, range]] = defaultdict(dict)
         """By member and view: the numbers of the messages that were delivered."""
         self._last: defaultdict[Member, dict[Origin, int]] = defaultdict(dict)
+        self._given: set[Member] = set()  # who has got a state
         self._views: dict[Member, ViewId] = {}
         """The last that each application was told of."""
         self._left: list[Member] = []
@@ -181,13 +182,17 @@ class Applications:
                         continue
                     origin, number = self._places[payload]
                     got = self._got[me, event.view_id]
-                    before = got.setdefault(origin, range(number, number))
+                    # Of its own it gets every one, unless some are in a state that it was given.
+                    is_every = origin.sender == me and me not in self._given
+                    due = self._last[me].get(origin, 0) + 1 if is_every else number
+                    before = got.setdefault(origin, range(due, due))
                     if number != before.stop:
                         self.wrong.append("VS3: delivered twice, or one before it was not")
                     got[origin] = range(before.start, number + 1)
                     self._last[me][origin] = number
             case StateBegun():
                 self.state[me].clear()
+                self._given.add(me)
             case StateChunk(payload):
                 self.state[me].update(filter(None, payload.split(b"\n")))
             case Closed():

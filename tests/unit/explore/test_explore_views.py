@@ -16,6 +16,7 @@ from ringcast.explore.views import STUCK, Proposals, Views
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.proposer import Proposer
+from ringcast.window.assembler import Assembler
 
 if TYPE_CHECKING:
     from ringcast.explore.explorer import Report
@@ -83,6 +84,17 @@ def test_every_fault_of_every_datagram(script: Script) -> None:
     assert_nothing_is_wrong(report)
     assert report.runs > 80
     assert report.premises["VS5"] > 0
+
+
+@pytest.mark.parametrize("name", ["large message", "large message, join"])
+def test_a_large_message_that_nobody_gets_is_missed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Assembler, "_end", lambda self, *_: self._parts.clear())
+    script = SCENARIOS[name]
+    assert isinstance(script, Script)
+    kinds = {found.kind[:4] for found in replace(script, faults=()).explore().violations}
+    assert "VS3:" in kinds
 
 
 # What each rule is for
