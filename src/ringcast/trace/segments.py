@@ -293,7 +293,8 @@ class Segment:
 
     @cached_property
     def _without_dictionary(self) -> list[int]:
-        return [at for name, at in self._places.items() if name not in DICTIONARY]
+        schema = self._metadata.schema
+        return [at for at in range(len(schema)) if schema.column(at).path not in DICTIONARY]
 
     @property
     def groups(self) -> range:
@@ -340,13 +341,21 @@ class Segment:
         """Whether the row group may have a row whose numbers, from the column `lower` to `upper`,
         are among these."""
         bounds = self._bounds(group, (lower, upper))
-        low, high = bounds[lower], bounds[upper]
+        low, high = bounds.get(lower), bounds.get(upper)
         is_beyond = low is not None and low.least > numbers.last
         return not (is_beyond or (high is not None and high.greatest < numbers.first))
 
     def _bounds(self, group: int, columns: Sequence[str]) -> dict[str, Bounds | None]:
-        about, places = self._metadata.row_group(group), self._places
-        return {name: bounds_of(about.column(places[name])) for name in columns if name in places}
+        """Of these columns; what is told of a list's elements is not told of the lists."""
+        about = self._metadata.row_group(group)
+        stored = {
+            name: about.column(self._places[name]) for name in columns if name in self._places
+        }
+        return {
+            name: bounds_of(column)
+            for name, column in stored.items()
+            if column.path_in_schema == name
+        }
 
     def check_rows(self) -> None:
         """Verify the bytes of all columns but the messages: who reads some of them now, and others

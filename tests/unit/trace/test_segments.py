@@ -24,6 +24,7 @@ from ringcast.trace import sealed, segments, whole
 from ringcast.trace.columns import PAYLOADS, SCHEMA
 from ringcast.trace.files import facts_from_values
 from ringcast.trace.footer import Recording
+from ringcast.trace.held import Range
 from ringcast.trace.rows import Facts, Row
 from ringcast.trace.sealed import VERSION, OtherVersion, Unreadable
 from ringcast.trace.segments import (
@@ -285,6 +286,38 @@ def test_long_values_that_stand_for_many_rows_are_not_read(tmp_path: Path) -> No
     seal(path, parquet.getvalue())
     with Segment(path) as segment, pytest.raises(Unreadable, match="once it is unpacked"):
         segment.rows()
+
+
+def test_no_dictionary_hides_beside_another_column_of_a_name(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, RECORDING, some_rows(5))
+    table, info = pq.read_table(path), info_of(path)
+    pair = pa.array([{"long": "x" * 100, "short": "y"}] * 5)
+    table = table.set_column(table.schema.get_field_index("members"), "members", pair)
+    text = json.dumps(info).encode()
+    parquet = io.BytesIO()
+    table = table.replace_schema_metadata({b"ringcast": text})
+    pq.write_table(table, parquet, use_dictionary=["members.long"])
+    seal(path, parquet.getvalue())
+    with Segment(path) as segment, pytest.raises(Unreadable, match="once it is unpacked"):
+        segment.rows()
+
+
+def test_lists_are_read_as_lists_whatever_the_footer_says_of_their_elements(
+    tmp_path: Path,
+) -> None:
+    rows = [row._replace(members=("a#1",)) for row in some_rows(5)]
+    path = write_segment(tmp_path, RECORDING, rows)
+    write_sealed(path, pq.read_table(path), info_of(path))  # with statistics of every column
+    with Segment(path) as segment:
+        assert [row.members for row in segment.rows()] == [("a#1",)] * 5
+
+
+def test_a_column_that_a_file_lacks_may_have_anything(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, RECORDING, some_rows(5))
+    table = pq.read_table(path)
+    write_sealed(path, table.drop_columns(["block"]), info_of(path))
+    with Segment(path) as segment:
+        assert segment.may_have(0, Range(1, 2), "block", "block")
 
 
 def test_row_groups_are_cut_by_their_bytes_whatever_is_in_them(tmp_path: Path) -> None:
