@@ -56,10 +56,11 @@ def test_it_takes_the_same_argument_in_every_command() -> None:
         assert isinstance(option.type, OutputFile), command.name
 
 
-def test_a_word_for_the_command_is_no_file() -> None:
-    result = ringcast("members", "--json", "orders")
+@pytest.mark.parametrize("group", ["orders", "orders.eu"])
+def test_a_word_for_the_command_is_no_file(group: str) -> None:
+    result = ringcast("members", "--json", group)
     assert result.returncode == 2
-    assert "orders is no file name" in result.stderr
+    assert f"{group} is no JSON file" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ class OutputFile(click.ParamType[Path]):
         path = Path(str(value))
         if path != SCREEN and path.is_dir():
             self.fail(f"{path} is a directory", param, ctx)
-        if str(path) == path.stem != str(SCREEN):  # a word that was meant for the command
-            self.fail(f"{path} is no file name: end it in .json, or write --json last", param, ctx)
+        if path != SCREEN and path.suffix not in (".json", ".jsonl"):  # it may be meant for a group
+            self.fail(f"{path} is no JSON file: end it in .json, or write --json last", param, ctx)
         if not path.parent.is_dir():
             self.fail(f"{path.parent} is not a directory", param, ctx)
         return path
