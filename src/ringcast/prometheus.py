@@ -63,22 +63,20 @@ class Collector:
 def _asking(group: Group | blocking.Group) -> Callable[[], Answer | None]:
     """What asks this group, in whatever thread; None: it is closed, or too busy."""
     if isinstance(group, blocking.Group):
-        return lambda: _told(lambda: group._do(lambda: _answer(group._group)))
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        raise UsageError(
-            "make the Collector of an asyncio group where its event loop runs"
-        ) from None
+        loop, inner = group._engine.loop, group._group
+    else:
+        loop, inner = asyncio._get_running_loop(), group
+    if loop is None:
+        raise UsageError("make the Collector of an asyncio group where its event loop runs")
 
     def ask() -> Answer:
         if asyncio._get_running_loop() is loop:
-            return _answer(group)
+            return _answer(inner)
         asked: Future[Answer] = Future()
 
         def reply() -> None:
             try:
-                asked.set_result(_answer(group))
+                asked.set_result(_answer(inner))
             except Exception as error:
                 asked.set_exception(error)
 

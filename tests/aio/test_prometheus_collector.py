@@ -60,6 +60,7 @@ def test_it_has_the_figures_of_a_group_for_threads() -> None:
     with ringcast.blocking.join("orders", name="a", membership=FIRST) as group:
         registry.register(Collector(group))
         assert "ringcast_members{" in scraped(registry)
+        group.wait_for_view(lambda _: "ringcast_members{" in scraped(registry))  # in its own thread
     assert scraped(registry) == ""
 
 

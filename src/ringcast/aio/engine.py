@@ -112,7 +112,7 @@ class Engine:
         self.error: BaseException | None = None
         """What `main` has raised."""
         self._name = name
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._alive = threading.Lock()  # held as long as the thread runs
@@ -191,9 +191,9 @@ class Engine:
 
     def _schedule(self, callback: Callable[[], object]) -> None:
         with self._lock:
-            if self.is_ending or self._loop is None:
+            if self.is_ending or self.loop is None:
                 raise GroupClosed(self.failure or OVER)
-            self._loop.call_soon_threadsafe(callback)
+            self.loop.call_soon_threadsafe(callback)
 
     def _cancel(self, call: _Call[Any]) -> None:
         """Wait until it has come to its end. A loop that ends has cancelled it already."""
@@ -202,7 +202,7 @@ class Engine:
 
     def _run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def begin() -> None:
-            self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+            self.loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
             if self._is_aborted:
                 return
             try:
