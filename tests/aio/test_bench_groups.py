@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from signal import SIGKILL
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from benchmarks.workload import TRANSPORTS, Size, Workload
 from ringcast.cli import main
 from ringcast.errors import RingcastError, UsageError
 from ringcast.sim.member_process import SEND_BATCH, lost, payloads_of
-from ringcast.sim.processes import Cluster
+from ringcast.sim.processes import Cluster, tell
 
 SHORT = ["--seconds", "0.02", "--runs", "1"]
 
@@ -132,6 +134,15 @@ def test_a_process_that_says_nothing_is_killed() -> None:
         pytest.raises(RingcastError, match="a member process ended with status -9"),
     ):
         cluster.hear_all()
+
+
+def test_nobody_waits_for_processes_of_a_command_that_is_interrupted() -> None:
+    cluster = Cluster(members=1)
+    with suppress(KeyboardInterrupt), cluster:
+        (process,) = cluster.processes
+        tell(process, {"op": "view", "names": ["m0", "never comes"]})
+        raise KeyboardInterrupt
+    assert process.returncode == -SIGKILL
 
 
 @pytest.mark.parametrize("size", ["many", "100-mixd", "-5", "1e3"])

@@ -59,7 +59,9 @@ class Cluster:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is KeyboardInterrupt:  # it is not for them, and nobody waits for what they do
+            self._kill_all()
         for process in self.processes:
             assert process.stdin is not None
             with suppress(BrokenPipeError):  # it died with something unread

@@ -234,13 +234,9 @@ def run_seeds(
 
 
 def _pool(jobs: int) -> Pool:
-    """Spawned, not forked: the same on every system, and nothing is inherited by accident but that
-    Ctrl-C is ignored. It is for the process that began them, and ends them."""
-    before = signal(SIGINT, SIG_IGN)
-    try:
-        return get_context("spawn").Pool(jobs)
-    finally:
-        signal(SIGINT, before)
+    """Spawned, not forked: the same on every system, and nothing is inherited by accident. Ctrl-C
+    is for the process that began them, and ends them."""
+    return get_context("spawn").Pool(jobs, signal, (SIGINT, SIG_IGN))
 
 
 def _run_one(
