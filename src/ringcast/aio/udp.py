@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ringcast.wire.codec import Buffer
 
 BUFFER_BYTES = 8 << 20
-"""RequestReceived for, unless less will do; an unprivileged process gets at most
+"""What a socket is to buffer, unless less will do; an unprivileged process gets at most
 net.core.rmem_max."""
 
 ADMITTED_MAX = 4096

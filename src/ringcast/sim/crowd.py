@@ -101,7 +101,8 @@ class Crowd(Meter):
 
     def send(self, place: int, *payloads: bytes, stream: Stream = Stream.FIFO) -> None:
         address = self.addresses[place]
-        self.nodes[address].send(payloads, self.clock.now, stream=stream)
+        accepted = self.nodes[address].send(payloads, self.clock.now, stream=stream)
+        assert accepted == len(payloads)
         self.world.processes[address].turn()
 
     @property

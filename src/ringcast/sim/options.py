@@ -423,7 +423,7 @@ def _words(value: object) -> str:
     """As short as it can be: what is the same for all nodes is told once."""
     if not isinstance(value, tuple):
         return f"{value:g}" if isinstance(value, float) else str(value)
-    words = [">".join(map(str, each)) if isinstance(each, tuple) else f"{each:g}" for each in value]
+    words = [">".join(map(str, v)) if isinstance(v, tuple) else _words(v) for v in value]
     words = words[:1] if len({*words}) == 1 else words or ["none"]
     left_out = f" and {len(words) - WORDS_SHOWN} more" if len(words) > WORDS_SHOWN else ""
     return " ".join(words[:WORDS_SHOWN]) + left_out
