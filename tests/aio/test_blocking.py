@@ -529,7 +529,7 @@ def test_what_the_loop_has_not_seen_yet_is_counted_too() -> None:
         a.send(b"x")
         a.flush()
         held = threading.Event()
-        a._engine._loop.call_soon_threadsafe(held.wait)  # type: ignore[union-attr]
+        a._engine.loop.call_soon_threadsafe(held.wait)  # type: ignore[union-attr]
         for _ in range(3):
             a.send(b"y")  # the loop, which would send these, is kept busy
         a._engine.soon(lambda: a._group._end(Closed("said so by a test")))
