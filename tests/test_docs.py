@@ -124,12 +124,12 @@ def exchange_hellos(python: str | Path, program: str, folder: Path) -> None:
         alone = first()
         a = alone.removeprefix("View 1: ")
         assert alone == f"View 1: {a}"
-        assert first() == f"{a} 1 b'hello from {a}'"
+        assert first() == f"{a} b'hello from {a}'"
         second = start()
         both = second()
         b = both.removeprefix(f"View 2: {a}, ")
-        assert both == f"View 2: {a}, {b}"
-        assert first() == second() == f"{b} 1 b'hello from {b}'"
+        assert first() == both == f"View 2: {a}, {b}"
+        assert first() == second() == f"{b} b'hello from {b}'"
     finally:
         for terminal in terminals:
             terminal.kill()
