@@ -1,4 +1,5 @@
-"""Configuration: frozen, and checked when it is built. A wrong value never gets further than here.
+"""Configuration: frozen, and checked when it is built. A wrong value gets no further, except where
+only the key or the members tell that it is wrong.
 
 Times are in seconds (`_s`), sizes in bytes (`_bytes`), the rest counts messages.
 
@@ -322,12 +323,14 @@ class MembershipConfig:
     makes it less likely that two who start at the same time do not see each other."""
 
     suspect_after_s: float = DefaultTime(2.0)
-    """A member that is not heard for so long is suspected. Eight beats by default: even if one
-    datagram in twenty is lost, all eight are lost once in centuries."""
+    """A member that is not heard for so long is asked directly, and suspected if it does not
+    answer. Eight beats by default: even if one datagram in twenty is lost, all eight are lost once
+    in centuries."""
 
     leave_timeout_s: float = 5.0
-    """How long leaving may take: until everybody has delivered what was sent, and until the others
-    have gone on. After that the member is gone all the same."""
+    """How long leaving may take: until everybody has received what was sent to the group and has
+    delivered what was sent to it alone, and until the others have gone on. After that the member is
+    gone all the same."""
 
     slow_member_timeout_s: float = DefaultTime(0.0)
     """Exclude a member whose application holds a sender up for so long; 0: never."""
@@ -346,7 +349,7 @@ class MembershipConfig:
     """How often a member tells those who watch it that it is alive."""
 
     verify_s: float = internal(DefaultTime(0.5))
-    """How long a suspected member has to answer when it is asked directly."""
+    """How long a silent member has to answer when it is asked directly."""
 
     def __post_init__(self) -> None:
         check_seconds("discovery_wait_s", self.discovery_wait_s, DISCOVERY_WAIT_MIN_S, 600.0)

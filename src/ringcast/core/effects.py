@@ -96,7 +96,7 @@ class VerifyWanted:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """A member that is about to leave: the others have delivered everything it sent."""
+    """The others have received what this leaver sent to all, and delivered what it sent to one."""
 
 
 Signal: TypeAlias = (

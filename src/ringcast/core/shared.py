@@ -1,7 +1,7 @@
 """What all layers of one member share: which group it is in, and one table of deadlines.
 
-Node alone writes the group state, before layers hear of a view and after they have closed; no layer
-keeps a view of its own.
+The stack alone writes the group state, before layers hear of a view and after they have closed; no
+layer keeps a view of its own.
 
 A layer arms and disarms timers of its own; the table keeps when the first of all is due, so nobody
 asks the layers. There are no callbacks: the owner of a timer looks at its state when one is due.
@@ -47,7 +47,7 @@ class Phase(Enum):
 
 
 class GroupState:
-    """Which group a member is in. Node writes, layers read."""
+    """Which group a member is in. The stack writes, layers read."""
 
     __slots__ = ("is_over", "me", "previous", "view")
 

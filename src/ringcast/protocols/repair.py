@@ -1,9 +1,9 @@
 """Repair: when to ask a sender for what is missing. Used by every protocol with receive windows.
 
-A missing seqno is asked for when it has been missing for one gap-tick, or as soon as three later
-datagrams of its sender have arrived: plain reordering asks for nothing, a lost datagram in a busy
-stream is asked for at once. The gap-tick is about two round trips, which are measured from
-requests to their answers.
+A missing seqno is asked for when it has been missing for one gap-tick, or as soon as three more
+datagrams of its sender have arrived after the one that shows the gap: plain reordering asks for
+nothing, a lost datagram in a busy stream is asked for at once. The gap-tick is about two round
+trips, which are measured from requests to their answers.
 
 A request is repeated when nothing has been answered for an answer time, which is a round trip and a
 quarter. While the sender stays silent that pause doubles, up to the retransmission interval τ, on
