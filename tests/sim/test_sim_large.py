@@ -71,9 +71,9 @@ def check_growth(joins: list[Join]) -> None:
 
 
 def check_start(join: Join) -> None:
-    """Everybody waits out the search once, the lowest starts, and one view takes in all others."""
+    """Nobody searches for longer than once, and views of any size travel in pieces."""
     assert join.ms <= DISCOVERY_MS + JOIN_MS
-    assert join.largest > DATAGRAM_BYTES  # a view has a datagram of its own, of whatever size
+    assert join.largest <= DATAGRAM_BYTES
 
 
 @pytest.mark.proof
@@ -89,7 +89,7 @@ def test_one_more_costs_no_more_than_in_proportion() -> None:
 def test_a_hundred_join_one_after_the_other() -> None:
     joins = the_last_of((25, 50, 100))
     check_growth(joins)
-    assert joins[-1].largest > DATAGRAM_BYTES
+    assert joins[-1].largest <= DATAGRAM_BYTES
 
 
 def run_for_hours(nodes: int, hours: float, loss: float) -> Crowd:
