@@ -130,7 +130,7 @@ class ViewStreams(ReliableMulticast):
                     self._on_peer_repair(frame, now, out)
                 case _:
                     self._on_rounds(source, frame, now, out)
-        if self.rounds is not None and self.standing is Standing.OPEN:
+        if self.rounds is not None:
             self._report(now, out)
 
     def _on_purged(self, source: Member, purged: int, now: int) -> None:
@@ -178,7 +178,7 @@ class ViewStreams(ReliableMulticast):
             if read is None:
                 break
             events += read
-        if self.rounds is not None and self.standing is Standing.OPEN:
+        if self.rounds is not None:
             self._report(now, out)
         return events
 
@@ -272,6 +272,11 @@ class ViewStreams(ReliableMulticast):
     def _note_progress(self, now: int, out: Effects) -> None:
         if self.standing is Standing.FLUSHING and not self.fetch.lacking():
             self._fetch(now, out)
+
+    def _report(self, now: int, out: Effects) -> None:
+        """While frozen nothing is purged; everybody reports when the next view begins."""
+        if self.standing is Standing.OPEN:
+            super()._report(now, out)
 
     def _on_late(self, source: Member, data: Data, now: int, out: Effects) -> None:
         """Of the view that we are in; we have promised another."""
