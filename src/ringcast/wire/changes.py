@@ -211,8 +211,8 @@ class State:
 @frame(67)
 class Refuse:
     """I have promised a higher one; or a coordinator of mine lives, and it is on that one. Both: I
-    am in a view without you, and that one coordinates it. Neither: I do not know the view that your
-    proposal is based on."""
+    am in a view without you, or go on without you, and that one coordinates it. Neither: I do not
+    know the view that your proposal is based on."""
 
     id: ViewIdField
     promised: Annotated[ViewIdField | None, If(1)] = None

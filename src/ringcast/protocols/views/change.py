@@ -323,7 +323,8 @@ class ViewChange:
         may = is_same or may_answer(source, proposal, self.view, gone, self.me, is_better=is_better)
         if order(proposal.id) > order(promised) and not may:
             first = self.coordinator
-            left = None if source in self.view else self.view.id
+            is_left_out = source not in self.view or (first == self.me and source in self.lost)
+            left = self.view.id if is_left_out else None
             wishes.send(source, wire.Refuse(proposal.id, left, first))
             if first != self.me:
                 out.signal(VerifyWanted(first))
