@@ -247,11 +247,11 @@ class Freezes:
             yield frozen
 
     def deaths(self, frozen: Frozen, since_ns: int, until_ns: int) -> int:
-        """How many members have crashed or left then, or before that while this one was frozen, if
-        they were asked all the same: only now they are waited for."""
-        asked, first_ns = frozen.asked(since_ns), frozen.first.mono_ns
+        """How many members have crashed or left then; or before that, if they were asked all the
+        same: only now they are waited for."""
+        asked = frozen.asked(since_ns)
         return sum(
-            (first_ns if row.member in asked else since_ns) <= row.mono_ns <= until_ns
+            (row.member in asked or row.mono_ns >= since_ns) and row.mono_ns <= until_ns
             for rows in self.rows.values()
             for row in rows
             if row.event in (trace.CRASH, trace.STOP)

@@ -106,8 +106,8 @@ def judge_drops(rows: Iterable[Row], facts: Facts, found: Findings) -> None:
 def window_honoured(facts: Facts, found: Findings) -> Steps:
     """A receiver holds nothing outside (low, low + capacity], and equal windows drop nothing.
 
-    Where windows grow, the capacity is what they may grow to, and no window is larger; but a view
-    change makes room for all that a sender with a larger one has under way.
+    Where windows grow, the capacity is what they may grow to, and no window is larger; but a change
+    makes room for all that a sender with a larger one has under way, behind what is retained.
     """
     drops: dict[PairKey, Row] = {}
     widest: dict[tuple[str, str, str], Row] = {}
@@ -129,7 +129,7 @@ def window_honoured(facts: Facts, found: Findings) -> Steps:
             continue
         most = capacity[member]
         if kind == "receive":
-            most = max(facts.window_max(member), capacity[sender])
+            most = max(map(facts.window_max, (member, sender)))
         if row.cap > most:
             text = f"a {kind} window of {member} admits {row.cap} messages, {most} is the most"
             found.violate(text, row)

@@ -132,7 +132,8 @@ class Journal:
         through, facts = row.seqno2, self.run.facts
         for member in facts.stopped_members.intersection(taking) - {row.member}:
             low = self.has((*trace.split_key(member), *row.own_origin), since_ns)
-            through = min(through, low + facts.capacity.get(member, 0))
+            capacity = facts.capacity.get(member, 0) // (facts.growth if self.is_gated else 1)
+            through = min(through, low + capacity)
         return through
 
     def arrival(self, pair: PairKey, through: int) -> Row | None:

@@ -43,7 +43,8 @@ def facts_of(cluster: Cluster) -> Facts:
         purge="retained" if options.retain else options.purge,
         stability_ns=ns(options.stability_ms) if options.has_stability else 0,
         # Nobody asks for more than has a slot.
-        nack_messages_max=min(NACK_MESSAGES_MAX, *options.capacities) * options.grow,
+        nack_messages_max=min(NACK_MESSAGES_MAX, *options.capacities),
+        growth=options.grow,
         ack_interval_ns=ns(options.ack_delay_ms),
         expiry_ns=ns(options.expiry_ms),
         close_ns=ns(options.close_ms),
@@ -81,9 +82,10 @@ def happenings(cluster: Cluster) -> dict[str, int]:
     counts = _counts(rows)
     found = {
         **{name: counts[name] for name in VIEWS},
-        "fetched for a cut": sent["forwarded", True],
         "a proposal gives way": sent["refuse", True],
     }
+    if options.protocol != "unicast":  # where messages to the group are sent
+        found["fetched for a cut"] = sent["forwarded", True]
     if options.protocol == "multicast":  # where most views are made
         found["a view is completed before the next"] = sent["finish", True]
     if options.partitions:

@@ -287,6 +287,8 @@ class Facts:
     """Where they report: the longest that a report waits."""
     nack_messages_max: int = 1
     """How many messages one repair request may ask for."""
+    growth: int = 1
+    """How many times as large windows of plain messages may become."""
     ack_interval_ns: int = 0
     """The longest that a unicast ack waits."""
     expiry_ns: int = 0
@@ -324,7 +326,8 @@ class Facts:
         that were lost, and the commit. With a further request the receiver must first deliver what
         it has, so each costs an ack and a commit too.
         """
-        further = max(0, -(-missing // self.nack_messages_max) - 1)
+        growth = 1 if is_gated else self.growth  # windows of uniform messages do not grow
+        further = max(0, -(-missing // (self.nack_messages_max * growth)) - 1)
         if is_gated:
             each_ns = self.tau_ns + 4 * self.delta_ns
             return 4 * self.tau_ns + 8 * self.delta_ns + further * each_ns
