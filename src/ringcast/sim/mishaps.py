@@ -37,6 +37,10 @@ KINDS = (
 )
 """What is counted. A cut is of one of the first six kinds, and may be of others too."""
 
+TORN = 0.3
+"""How often a view is torn where the network parts, and another is proposed before members hear of
+it from each other."""
+
 LONG_MS = 30_000.0
 """A link that flaps for so long must not make views for so long."""
 
@@ -117,7 +121,7 @@ class Mishaps:
         self._needless_views()
         self._in_the_middle()
         if "F10" in self.faults and nodes > 2 and dice.random() < 0.6:
-            self._torn_view()
+            self.found += _torn_view(dice, nodes, self.safety_ms)
 
     def _whom(self) -> str:
         return self.dice.choice(("", "", "coordinator"))
@@ -172,23 +176,22 @@ class Mishaps:
                 waits = replace(waits, nodes=(), what=RECEIVER if hits_receiver else "")
             self.found[place] = waits
 
-    def _torn_view(self) -> None:
-        """Whoever makes a view dies when some have heard that it begins; and for a while no two of
-        the others hear each other."""
-        dice = self.dice
-        at, after = dice.between(0, self.safety_ms * 0.4), dice.randint(1, 2)
-        dies = Incident(fault="F10", at_ms=at, when="install", after=after)
-        all_apart = "+".join("1" * (self.nodes - 1))
-        apart = Incident(
-            fault="F7",
-            at_ms=at,
-            ms=dice.log_uniform(10, 300),
-            nodes=tuple(range(self.nodes - 1)),
-            what=all_apart,
-            when="install",
-            after=after,
-        )
-        self.found += [dies, apart]
+
+def _torn_view(dice: Dice, nodes: int, safety_ms: float) -> list[Incident]:
+    """The proposer of a view dies when some have heard that it begins; and for a while no two of
+    the others hear each other."""
+    at, after = dice.between(0, safety_ms * 0.4), dice.randint(1, 2)
+    dies = Incident(fault="F10", at_ms=at, when="install", after=after)
+    apart = Incident(
+        fault="F7",
+        at_ms=at,
+        ms=dice.log_uniform(10, 300),
+        nodes=tuple(range(nodes - 1)),
+        what="+".join("1" * (nodes - 1)),
+        when="install",
+        after=after,
+    )
+    return [dies, apart]
 
 
 # Partitions
@@ -221,6 +224,11 @@ class _Draw:
             if incident.fault not in (*dropped, *CUTS)
             and not (incident.fault == "leave" and dice.random() < 0.7)
         ]
+        if options.nodes > 2 and not self._is_long and dice.random() < TORN:
+            dies, apart = _torn_view(dice, options.nodes, self._safety)
+            nodes = tuple(dice.sample(range(options.nodes), options.nodes))
+            again = replace(dies, fault="F18", nodes=nodes, what="propose")
+            cuts += [dies, apart, again]
         return replace(
             options,
             partitions=True,
