@@ -1,27 +1,23 @@
 """Node: the protocols made one member. All that transports and the simulator drive.
 
 A driver's whole life: call an input, `take_events`, `take_datagrams`, re-arm on `next_timeout`.
-A request that came alone may be had from `take_request` at once, if no event waits before it.
 Inputs run to completion: effects of protocols are drained as a worklist, never by recursion, so
 nothing is re-entered and the same inputs give the same outputs. Time comes in as `now`, in
 nanoseconds of a clock that never goes back. `take_events` needs it too: taking is delivery, and
 delivery makes acks due.
-
-Bytes of peers never raise: what cannot be decoded is counted by reason and dropped.
 
 An `Observer` sees what crosses this edge. No layer knows of it: a wrong protocol cannot lie to it.
 """
 
 from __future__ import annotations
 
-from itertools import repeat
 from typing import TYPE_CHECKING
 
-from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.core.effects import Left
 from ringcast.core.view_change import Begin, cut_between
+from ringcast.datagrams import Datagrams
 from ringcast.errors import GroupClosed, Reject, UsageError
-from ringcast.model import Member, Purge, Stream
+from ringcast.model import Stream
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.memory import Memory
 from ringcast.protocols.stack import Stack
@@ -29,12 +25,9 @@ from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.settings import settings_of
-from ringcast.wire.bursts import unpack_burst
 from ringcast.wire.changes import tag_of
-from ringcast.wire.codec import VERSION, Codec
-from ringcast.wire.frames import UnicastData
+from ringcast.wire.codec import VERSION
 from ringcast.wire.messages import encode_answer, encode_ask
-from ringcast.wire.seal import Passage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,9 +36,9 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Layer
     from ringcast.core.observer import Observer
     from ringcast.core.view_change import Freeze
-    from ringcast.errors import DecodeError, TooFewMembers
-    from ringcast.events import Event, ReplyReceived, RequestReceived
-    from ringcast.model import Address, Origin, View
+    from ringcast.errors import TooFewMembers
+    from ringcast.events import Event
+    from ringcast.model import Address, Member, Origin, View
     from ringcast.protocols.views.state import StateTransfer
     from ringcast.wire.codec import Buffer
     from ringcast.wire.frames import Frame
@@ -73,14 +66,12 @@ class Node:
         self.memory = Memory(config, len(streams), has_state=state)
         config = self.memory.config
         self.view: View | None = None
-        self.passage, size = Passage(seal, self._reject), config.multicast.datagram_bytes
-        self.codec = Codec(config.group, me, size, self.passage.overhead)
-        self.rejected: dict[str, int] = {}
-        """Datagrams refused, by reason."""
+        self.datagrams = Datagrams(me, config, seal)
+        self.codec = self.datagrams.codec
         self.config = config
         """What this member was given, with what its group agrees on once it is in it."""
         self._stack = stack = Stack(
-            *(me, config, self.codec.payload_bytes_max, self._before_change, self._reject),
+            *(me, config, self.codec.payload_bytes_max, self._before_change, self.datagrams.reject),
             divide=self.memory.divide,
             multicast=multicast,
             unicast=unicast,
@@ -88,8 +79,8 @@ class Node:
             state=state,
             streams=streams,
         )
+        self.datagrams.stack = stack
         self._receipts_asked = 0
-        self._packed: list[tuple[Address | None, bytes]] = []  # before the view began
         self.group, self.deadlines = stack.group, stack.deadlines
         self.effects = stack.out
         """What waits to be taken, to be read only: a driver looks here before it takes."""
@@ -114,59 +105,17 @@ class Node:
         if self._channel is not None:
             self._channel.unicast.receive_buffer = size // 2  # it is the application's first
 
-    def set_datagram_bytes(self, size: int) -> None:
-        """Build datagrams of at most so many bytes from now on, as the paths to others allow; never
-        larger ones than configured. IP has to fragment messages that were cut for larger ones."""
-        size = max(DATAGRAM_BYTES_MIN, min(size, self.config.multicast.datagram_bytes))
-        self.codec.resize(size)
-        channels = () if self._channel is None else (self._channel.unicast,)
-        for layer in (self.multicast, self.unicast, *channels):
-            layer.resize(self.codec.payload_bytes_max, size)
-
     # Inputs
 
     def start(self, now: int) -> None:
         """Begin. Only membership has something to do then."""
         for layer in self._stack.layers:
             layer.start(now, self.effects)
-        self._run_to_completion(now)
-
-    def take_request(self, datagram: Buffer, now: int) -> RequestReceived | ReplyReceived | None:
-        """The fast path for a request or an answer that comes alone and next in turn: it concerns
-        no layer but the channel, and the application at once. None: nothing has happened, and it is
-        for `receive_datagrams`."""
-        message, channel = self.codec.unpack_message(datagram), self._channel
-        if message is None or channel is None:
-            return None
-        request = channel.take_request(*message, now)
-        if request is not None:
-            if self.detector is not None:
-                self.detector.heard(message[0], now)
-            if self._stack.observer is not None:
-                self._stack.observer.received(datagram, now)
-        return request
+        self._stack.run_to_completion(now)
 
     def receive_datagrams(self, datagrams: Iterable[Buffer], now: int) -> None:
         """Datagrams, opened. Their bytes are not needed after this returns."""
-        self.receive_bursts(((datagram,) for datagram in datagrams), now)
-
-    def receive_bursts(self, bursts: Iterable[Sequence[Buffer]], now: int) -> None:
-        """The same, of so many system calls."""
-        detector, observer = self.detector, self._stack.observer
-        for burst in bursts:
-            if len(burst) == 1 and (request := self.take_request(burst[0], now)):
-                self.effects.event(request)
-                continue
-            if observer is not None:
-                for datagram in burst:
-                    observer.received(datagram, now)
-            for source, frames in unpack_burst(self.codec, burst, self._reject):
-                if detector is not None:
-                    detector.heard(source, now)
-                self._stack.route(source, frames, now)
-                if self.effects.signals:
-                    self._stack.complete(now)
-        self._run_to_completion(now)
+        self.datagrams.receive(((datagram,) for datagram in datagrams), now)
 
     def send(
         self,
@@ -194,7 +143,7 @@ class Node:
             raise UsageError(f"{stream.name.lower()} is for messages to the group: leave out to=")
         if stack.observer is not None:
             stack.observer.offered(to, stream, payloads, accepted, now)
-        self._run_to_completion(now)
+        self._stack.run_to_completion(now)
         return accepted
 
     def provide_state(
@@ -208,13 +157,13 @@ class Node:
         accepted = self._with_state().giving.provide(
             transfer, chunks, self.effects, is_last=is_last
         )
-        self._run_to_completion(now)
+        self._stack.run_to_completion(now)
         return accepted
 
     def refuse_state(self, transfer: int, now: int) -> None:
         """This member cannot provide the state, or not the rest of it: another is to do it."""
         self._with_state().giving.give_up(transfer, self.effects)
-        self._run_to_completion(now)
+        self._stack.run_to_completion(now)
 
     def ask(self, to: Member, number: int, payload: bytes, now: int) -> None:
         """Ask the application of a member of the view; ReplyReceived follows, or that member
@@ -261,29 +210,29 @@ class Node:
     def stabilize(self, now: int) -> None:
         """In a group with stability rounds: find out at once what everybody has, and purge it."""
         self.multicast.stabilize(now, self.effects)
-        self._run_to_completion(now)
+        self._stack.run_to_completion(now)
 
     def sync(self, peer: Member, now: int) -> None:
         """Ask a sender where its messages to this member stand, and go on from there."""
         self.unicast.sync(peer, now)
-        self._run_to_completion(now)
+        self._stack.run_to_completion(now)
 
     def close_to(self, peer: Member, now: int) -> None:
         """Begin to close the connection to this peer, once everything is acknowledged."""
         self.unicast.close_to(peer, now)
-        self._run_to_completion(now)
+        self._stack.run_to_completion(now)
 
     def drop_from(self, peer: Member, now: int) -> None:
         """Forget the window for what this peer sends to us alone."""
         self.unicast.drop_from(peer)
-        self._run_to_completion(now)
+        self._stack.run_to_completion(now)
 
     def transport_hint(self, address: Address, now: int, *, is_local: bool = True) -> None:
         """A datagram was refused: nobody listened there, or (not `is_local`) so somebody says."""
         detector = self.detector
         if detector is not None:
             detector.transport_hint(address, now, self.effects, is_local=is_local)
-            self._run_to_completion(now)
+            self._stack.run_to_completion(now)
 
     def install_view(
         self, view: View, now: int, starts: Mapping[Origin, int] | None = None
@@ -297,13 +246,13 @@ class Node:
             self.effects.signal(Begin(view, cut_between(self.view, view, self.me, starts or {})))
         else:
             self.effects.signal(Left(f"{view} goes on without this member"))
-        self._run_to_completion(now)
+        self._stack.run_to_completion(now)
 
     def handle_timeout(self, now: int) -> None:
         """Some deadline has come. Harmless when none has."""
         for layer in self._stack.layers:
             layer.handle_timeout(now, self.effects)
-        self._run_to_completion(now)
+        self._stack.run_to_completion(now)
 
     def leave(self, now: int, by: int | None = None) -> None:
         """Go in good order: no more sends; Closed follows when the others have delivered everything
@@ -313,17 +262,17 @@ class Node:
         self._stack.has_said_goodbye = True
         if self.config.multicast.stability is not None:
             self.multicast.stabilize(now, self.effects)  # not after the interval: somebody waits
-        self._run_to_completion(now)
+        self._stack.run_to_completion(now)
 
     def add_candidates(self, addresses: Iterable[Address], now: int) -> None:
         """Addresses where members of the group may be found."""
         self._joined_by_name().add_candidates(addresses, now, self.effects)
-        self._run_to_completion(now)
+        self._stack.run_to_completion(now)
 
     def close(self, now: int) -> None:
         """Be gone at once. Sends raise GroupClosed from now on, and views change nothing."""
         self.effects.signal(Left("closed"))
-        self._run_to_completion(now)
+        self._stack.run_to_completion(now)
 
     # Outputs
 
@@ -332,33 +281,8 @@ class Node:
         return self.deadlines.next()
 
     def take_datagrams(self, now: int = 0) -> list[tuple[Address | None, bytes]]:
-        """What to send, in order, to be sealed; None means to every other member of the view.
-
-        Frames for the same destination share datagrams; so do sends that were made since the
-        last call. `now` is for the observer.
-        """
-        waiting, lone, observer = self.effects.frames, self.effects.lone, self._stack.observer
-        datagrams, self._packed = self._packed, []
-        if lone is not None:
-            self.effects.lone = None
-            datagrams.append((lone[0].address, self.codec.pack_message(*lone)))
-            if observer is not None:
-                observer.transmitted(lone[0], [datagrams[-1][1]], now)
-        if not waiting:
-            return datagrams
-        if self.config.multicast.purge is Purge.ACKS_RETAINED:
-            self.codec.mark(self.multicast.purged)
-        by_dest: dict[Member | Address | None, list[Frame]] = {}
-        for dest, frame in waiting:
-            by_dest.setdefault(dest, []).append(frame)
-        waiting.clear()
-        for dest, frames in by_dest.items():
-            to, address = (dest, dest.address) if isinstance(dest, Member) else (None, dest)
-            packed = self.codec.pack(frames, to)
-            datagrams += zip(repeat(address), packed, strict=False)
-            if observer is not None:
-                observer.transmitted(dest, packed, now)
-        return datagrams
+        """What to send, in order; None means to every other member of the view."""
+        return self.datagrams.take(now)
 
     def take_events(self, limit: int, now: int, *, only_own: bool = False) -> list[Event]:
         """What happened, and up to `limit` messages: pulled, and this is delivery. It may make room
@@ -417,11 +341,12 @@ class Node:
 
     def pending(self) -> list[tuple[Member | Address | None, Frame]]:
         """What waits to be sent, to be read only: for traces and tests."""
-        lone = self.effects.lone
-        if lone is None:
-            return list(self.effects.frames)
-        to, conn, seqno, payload = lone
-        return [(to, UnicastData(conn, seqno, [payload])), *self.effects.frames]
+        return self.datagrams.pending()
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """Datagrams refused, by reason."""
+        return self.datagrams.rejected
 
     def stats(self) -> dict[str, object]:
         """Every table of every protocol with its size, and every counter."""
@@ -450,12 +375,6 @@ class Node:
             layer.check_invariants()
         self.deadlines.check_invariants()
 
-    def _run_to_completion(self, now: int) -> None:
-        """After every input but `take_request`: that concerns no layer but the channel."""
-        self._stack.complete(now)
-        if self._stack.observer is not None:
-            self._stack.observer.after_input(now)
-
     def _say(self, message: bytes, to: Member, now: int, *, is_awaited: bool = False) -> None:
         """What the application says. It changes nothing else here, unless it is to itself."""
         channel = self._channel
@@ -463,11 +382,7 @@ class Node:
             raise UsageError("this node has no membership: nobody can be asked here")
         channel.send(message, to, now, self.effects, is_awaited=is_awaited)
         if to == self.me:
-            self._run_to_completion(now)
-
-    def _reject(self, error: DecodeError) -> None:
-        reason = error.reason._value_
-        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+            self._stack.run_to_completion(now)
 
     def _with_state(self) -> StateTransfer:
         state = self.state
@@ -484,10 +399,11 @@ class Node:
     def _before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         """Layers are about to hear of this."""
         if isinstance(change, Begin):
-            self._packed = self.take_datagrams(now)  # said in the view that ends
+            self.datagrams.pack_before(now)
             self.view = change.view
             if change.settings is not None:
                 self.config = change.settings.apply_to(self.config)
+                self.datagrams.follow(self.config)
                 self._stack.minimum.least = self.config.membership.min_members
         if self._stack.observer is not None:
             self._stack.observer.before_change(change, now)

@@ -73,7 +73,12 @@ def test_nothing_that_a_member_says_of_itself_has_the_key(
         driver: Any = a._driver
         lock, envelope = driver._lock, driver._lock.envelope
         things = [a, b, driver, driver.node, driver.node.config, envelope, lock, lock.keys]
-        things += [driver.transport, *lock.keys.keys, driver.node.passage, driver.membership]
+        things += [
+            driver.transport,
+            *lock.keys.keys,
+            driver.node.datagrams.passage,
+            driver.membership,
+        ]
         things += [getattr(driver.transport, "_handshake", None), *envelope._channels.values()]
         for thing in things:
             assert_no_secret(type(thing).__name__, texts_of(thing))

@@ -45,7 +45,7 @@ def test_what_comes_after_fits(to: str | None) -> None:
     c = wide()
     a = c.nodes["A"]
     dest = None if to is None else c.nodes[to].me
-    a.set_datagram_bytes(NARROW)
+    a.datagrams.resize(NARROW)
     payloads = messages([0, 10, 5000, 580, 1, 20_000])
     assert a.send(payloads, c.now, to=dest) == len(payloads)
     assert max(sizes(c, "A")) <= NARROW
@@ -59,7 +59,7 @@ def test_messages_that_were_sent_together_are_sent_again_apart() -> None:
     payloads = messages([100] * 200)
     assert a.send(payloads, c.now) == 200
     assert min(sizes(c, "A")) > NARROW
-    a.set_datagram_bytes(NARROW)
+    a.datagrams.resize(NARROW)
     again = repair(c)
     assert sum(again) > 200 * 100
     assert max(again) <= NARROW
@@ -90,7 +90,7 @@ def test_a_message_that_was_cut_for_more_goes_again_as_it_is() -> None:
     payloads = messages([8000, 50, 8500, 8500, 50, 50])
     a.send(payloads, c.now)
     sizes(c, "A")
-    a.set_datagram_bytes(NARROW)
+    a.datagrams.resize(NARROW)
     c.run(10)
     assert [payload for _, payload in c.delivered("B", "A")] == payloads
 
@@ -103,7 +103,7 @@ def test_the_rest_of_a_message_is_cut_again() -> None:
     assert max(sizes(c, "A")) > NARROW
     rest = c.sending("A").fragments.rest
     assert rest
-    a.set_datagram_bytes(NARROW)
+    a.datagrams.resize(NARROW)
     cut = c.sending("A").fragments.rest
     assert b"".join(cut) == b"".join(rest)
     assert max(map(len, cut)) <= a.codec.payload_bytes_max < NARROW < max(map(len, rest))
@@ -123,14 +123,14 @@ def test_datagrams_grow_again_but_not_beyond_what_was_configured() -> None:
     c = wide()
     a = c.nodes["A"]
     for size, largest in ((NARROW, NARROW), (1400, 1400), (60_000, WIDE), (1, DATAGRAM_BYTES_MIN)):
-        a.set_datagram_bytes(size)
+        a.datagrams.resize(size)
         a.send([bytes(20_000)], c.now, to=c.nodes["B"].me)
         assert max(sizes(c, "A")) == largest - TAG
 
 
 def test_who_has_no_window_yet_begins_with_small_datagrams() -> None:
     c = wide()
-    c.start("C").set_datagram_bytes(NARROW)
+    c.start("C").datagrams.resize(NARROW)
     c.install("ABC")
     c.nodes["C"].send([bytes(5000)], c.now)
     assert max(sizes(c, "C")) <= NARROW

@@ -189,10 +189,10 @@ def test_what_cannot_be_decoded_is_counted_and_dropped(datagram: bytes, reason: 
 def test_a_seal_that_does_not_open_is_counted() -> None:
     """Whoever drives the node opens what comes, and seals what leaves."""
     a, b = (node(me, seal=ChecksumSeal()) for me in (A, B))
-    datagram = b.passage.seal(*datagrams(B, Watermark(Stream.FIFO, 1)))
-    a.receive_bursts(a.passage.open_bursts(iter([[datagram, datagram[:-1]]]), 0), 0)
+    datagram = b.datagrams.passage.seal(*datagrams(B, Watermark(Stream.FIFO, 1)))
+    a.datagrams.receive(a.datagrams.passage.open_bursts(iter([[datagram, datagram[:-1]]]), 0), 0)
     assert a.rejected == {Reject.SEAL.value: 1}
-    assert [*node().passage.open_bursts(iter([[datagram]]), 0)] == [[datagram]]
+    assert [*node().datagrams.passage.open_bursts(iter([[datagram]]), 0)] == [[datagram]]
 
 
 def test_a_view_comes_behind_all_that_was_said_before_it() -> None:

@@ -79,19 +79,36 @@ def test_without_a_channel_the_systems_connections_are_nobodys() -> None:
 CONN = Conn(SYSTEM_EPOCH + 1, 1)
 
 
+def take_request(node: Node, datagram: bytes, now: int = 0) -> object:
+    return node.datagrams.receive([[datagram]], now, stops_at_request=True)
+
+
 def test_a_request_that_is_next_and_alone_is_taken_at_once() -> None:
     a = node()
     asks = [UnicastData(CONN, n, [encode_ask(n, b"?")]) for n in range(1, 5)]
     first, second, third, fourth = (from_b(ask)[0] for ask in asks)
-    assert a.take_request(first, 0) is None  # B is not known
-    a.receive_datagrams([first], 0)
+    assert take_request(a, first) is None  # B is not known
     assert a.take_events(0, 0) == [RequestReceived(B, 1, b"?")]
-    assert a.take_request(third, 0) is None  # not next
-    assert a.take_request(second, 0) == RequestReceived(B, 2, b"?")
-    assert a.take_request(second, 0) is None  # once
+    assert take_request(a, second) == RequestReceived(B, 2, b"?")
+    assert take_request(a, second) is None  # once
+    assert take_request(a, fourth) is None  # not next
     assert a.take_events(0, 0) == []
-    a.receive_datagrams([third, second, fourth], 0)
+    assert take_request(a, third) is None  # it is, and brings one with it
     assert a.take_events(0, 0) == [RequestReceived(B, 3, b"?"), RequestReceived(B, 4, b"?")]
+
+
+def test_what_comes_behind_a_request_is_not_looked_at() -> None:
+    a = node()
+    asks = [UnicastData(CONN, n, [encode_ask(n, b"?")]) for n in range(1, 4)]
+    first, second, third = (from_b(ask) for ask in asks)
+    a.receive_datagrams(first, 0)
+    bursts = iter([second, third])
+    assert a.datagrams.receive(bursts, 0, stops_at_request=True) is None  # one waits before it
+    assert list(bursts) == []
+    assert [event.number for event in a.take_events(0, 0)] == [1, 2, 3]  # type: ignore[union-attr]
+    bursts = iter([from_b(UnicastData(CONN, 4, [encode_ask(4, b"?")])), third])
+    assert a.datagrams.receive(bursts, 0, stops_at_request=True) == RequestReceived(B, 4, b"?")
+    assert list(bursts) == [third]
 
 
 def test_what_is_asked_alone_is_to_be_seen_until_it_is_sent() -> None:
@@ -116,14 +133,13 @@ def test_what_is_no_request_is_left_to_the_longer_way() -> None:
     said = [encode_ask(1, b""), b"", b"\x3c", b"\xff?", encode_message(JoinerBlocked(True))]
     datagrams = [from_b(UnicastData(CONN, n, [what]))[0] for n, what in enumerate(said, 1)]
     a.receive_datagrams(datagrams[:1], 0)
+    a.take_events(0, 0)
     for datagram in datagrams[1:]:
-        assert a.take_request(datagram, 0) is None
-        assert not a.rejected
-    a.receive_datagrams(datagrams[1:], 0)
+        assert take_request(a, datagram) is None
     assert sum(a.rejected.values()) == 3
     assert a.state is not None
     assert a.state.blocked == {B: 0}
-    assert Node(A, CONFIG).take_request(datagrams[0], 0) is None
+    assert take_request(Node(A, CONFIG), datagrams[0]) is None
 
 
 def test_a_request_is_a_sign_of_life() -> None:
@@ -138,7 +154,8 @@ def test_a_request_is_a_sign_of_life() -> None:
         a.transport_hint(B.address, 0)
     assert list(detector.stats()["suspected"]) == ["B"]  # type: ignore[call-overload]
     a.next_timeout()
-    assert a.take_request(asks[1], 1) == RequestReceived(B, 2, b"?")
+    a.take_events(0, 0)
+    assert take_request(a, asks[1], 1) == RequestReceived(B, 2, b"?")
     assert a.next_timeout() == 1  # it is trusted again
 
 

@@ -20,7 +20,7 @@ from ringcast.protocols.views.layer import GroupViews
 from ringcast.wire.bursts import bursts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ringcast.aio.keys import Lock
     from ringcast.aio.sources import Source
@@ -73,7 +73,7 @@ class Driver:
         self.node = node
         self._lock = lock
         if lock is not None:
-            node.passage.on_refused = lock.refuse
+            node.datagrams.passage.on_refused = lock.refuse
         self.transport = transport
         self.loop = loop
         self._owner = owner
@@ -248,20 +248,15 @@ class Driver:
         lose = self._lose
         if lose is not None:
             bursts = ([one for one in burst if not lose()] for burst in bursts)
-        opened = self.node.passage.open_bursts(bursts, now)
-        first = next(opened, ())
-        if len(first) == 1 and not self.node.effects.events:  # those would be told before it
-            request = self.node.take_request(first[0], now)
-            if request is not None:
-                self._tell_request(request, opened)
-                return
-        self._receive(chain((first,), opened), now)
-
-    def _receive(self, bursts: Iterable[Sequence[Buffer]], now: int) -> None:
-        self.node.receive_bursts(bursts, now)
+        datagrams = self.node.datagrams
+        opened = datagrams.passage.open_bursts(bursts, now)
+        request = datagrams.receive(opened, now, stops_at_request=True)
         if self._spinner is not None:
             self._spinner.stay_awake()
-        self._after_input(now)
+        if request is not None:
+            self._tell_request(request, opened)
+        else:
+            self._after_input(now)
 
     def _tell_request(
         self, request: RequestReceived | ReplyReceived, others: Iterator[Sequence[Buffer]]
@@ -273,11 +268,11 @@ class Driver:
             self._owner.on_request(request)
         finally:
             self._is_turn_due = is_turn_due
-            if self._spinner is not None:
-                self._spinner.stay_awake()
             other = next(others, None) if self.is_open else None
             if other is not None:
-                self._receive(chain((other,), others), self.now())
+                now = self.now()
+                self.node.datagrams.receive(chain((other,), others), now)
+                self._after_input(now)
             elif not is_turn_due:
                 self._end_turn()  # whoever waited has had its turn
 
@@ -374,13 +369,13 @@ class Driver:
         if self.transport.datagram_bytes != self._datagram_bytes:
             self.gathering.settle()  # it was measured by what datagrams took
             self._datagram_bytes = self.transport.datagram_bytes
-            self.node.set_datagram_bytes(self._datagram_bytes)
-        datagrams = self.node.take_datagrams(now)
+            self.node.datagrams.resize(self._datagram_bytes)
+        datagrams = self.node.datagrams.take(now)
         if not datagrams:
             return
         if self._spinner is not None:
             self._spinner.stay_awake()
-        passage = self.node.passage
+        passage = self.node.datagrams.passage
         if len(datagrams) == 1 and (to := datagrams[0][0]) is not None:  # an answer, as most times
             self.transport.send(passage.seal(datagrams[0][1]), to)
             return

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
 from ringcast.core.shared import Deadlines, GroupState, Timers
+from ringcast.datagrams import Datagrams
 from ringcast.errors import Undeliverable
 from ringcast.node import Node
 from ringcast.protocols.connection import Tail
@@ -69,9 +70,8 @@ class LeftOut(NamedTuple):
 _PARTS = "multicast unicast membership detector state channel observer"
 
 LEFT_OUT: dict[type, LeftOut] = {
-    Node: LeftOut(
-        "me codec passage memory", "rejected _receipts_asked", "", _PARTS + " effects _channel"
-    ),
+    Node: LeftOut("me codec memory", "_receipts_asked", "", _PARTS + " effects _channel"),
+    Datagrams: LeftOut("codec passage _bytes_max _tells_purged", "rejected", "", "stack"),
     Stack: LeftOut("me _owner _channel_at _before_change _divide _reject", "", "_turn", _PARTS),
     ReliableMulticast: LeftOut(
         "me streams receive_buffer _fragment_bytes _datagram_bytes _datagram_room"

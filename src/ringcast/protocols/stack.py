@@ -63,10 +63,9 @@ class MinMembers:
 
     def check(self, now: int) -> None:
         """Before a send to the group."""
-        if self.since is not None:
+        few = self.too_few(now)
+        if few is not None:
             self._has_refused = True
-            few = self.too_few(now)
-            assert few is not None
             raise few
 
     def count(self, view: View, now: int, out: Effects) -> None:
@@ -186,20 +185,22 @@ class Stack:
         if owner is not None:
             self.layers[owner].receive(source, stretch, now, self.out)
 
+    def run_to_completion(self, now: int) -> None:
+        """After an input."""
+        self.complete(now)
+        if self.observer is not None:
+            self.observer.after_input(now)
+
     def complete(self, now: int) -> None:
         """Do all that layers want of each other."""
-        out = self.out
+        out, channel, state = self.out, self.channel, self.state
         if out.signals:
             self._drain(now)
         # After the view that these may have brought: whoever held us up may not be in it.
         if self.has_said_goodbye and self.is_leaving and self.is_flushed:
             out.signal(Flushed())
             self._drain(now)
-        channel = self.channel
-        if channel is None:
-            return
-        state = self.state
-        while True:
+        while channel is not None:
             if channel.may_be_ready:
                 self._take_messages(channel, now)
             if out.signals:

@@ -163,8 +163,9 @@ class Harness:
         packets = [flight.packet for flight in flights if flight.packet]
         self._arriving.extend(packets)
         before = self._refused
-        opened = self.node.passage.open_bursts(zip(self._read(packets)), now)
-        self.call(self.node.receive_bursts, opened, now)
+        datagrams = self.node.datagrams
+        opened = datagrams.passage.open_bursts(zip(self._read(packets)), now)
+        self.call(datagrams.receive, opened, now)
         self._arriving.clear()  # what is left of it did not open
         spoiled, refused = sum(packet.is_corrupted for packet in packets), self._refused - before
         if refused != spoiled:
@@ -322,7 +323,7 @@ class Harness:
         last_new: dict[Member | None, Packet] = {}
         for (dest, _), (peer, datagram, frames) in zip(datagrams, left, strict=True):
             kinds = tuple(dict.fromkeys(frame.kind for frame in frames))
-            data = self.node.passage.seal(datagram)
+            data = self.node.datagrams.passage.seal(datagram)
             packet = Packet(self.slot, self._name, self.me.incarnation, data, frames, kinds, peer)
             if any(frame.is_new_data for frame in frames):
                 last_new[peer] = packet

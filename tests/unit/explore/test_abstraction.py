@@ -223,11 +223,12 @@ def test_what_is_shared_is_copied_once() -> None:
 STATE = {
     "AckTable": "_delivered _held min_delivered min_received",
     "Assembler": "_continued _given_up _parts _retain _size max_bytes oversized",
+    "Datagrams": "_packed",
     "Effects": "events frames lone messages signals",
     "Fetch": "_answered _last _members _part _timers proposal",
     "Fragmenter": "_continued _whole is_middle rest window",
     "MinMembers": "_has_refused _me _size least since",
-    "Node": "_packed _stack config view",
+    "Node": "_stack config datagrams view",
     "Parted": "_held",
     "Reading": "unread",
     "Receipts": "_pending",
