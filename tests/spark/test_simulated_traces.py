@@ -48,7 +48,10 @@ def check_clean(spark: SparkSession, directory: Path, seeds: range) -> None:
             assert set(judged) - set(found) <= {"G1", "G7"}  # where the harness itself compares
             assert found == {name: judged[name] for name in found}, report.run_id
             assert report.exit_status == 0, report.to_json()
-            assert sum(verdict.premises for verdict in report.verdicts) > 50
+        # A small run gives rules little to judge, but something; an average one hundreds of cases.
+        premises = [sum(verdict.premises for verdict in report.verdicts) for report in reports]
+        assert min(premises) > 0
+        assert sum(premises) > 500 * len(premises)
 
 
 def test_clean_seeds_raise_no_alarm(spark: SparkSession, tmp_path: Path) -> None:
