@@ -28,7 +28,8 @@ from ringcast.explore.system import GONE, Fault, NodeSystem, replaced
 from ringcast.model import FIRST_CONN_ID, Conn, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.connection import Timer as Idle
-from ringcast.protocols.unicast import ReliableUnicast, Timer
+from ringcast.protocols.unicast import ReliableUnicast
+from ringcast.protocols.unicast_receiving import Timer
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
 from ringcast.protocols.unicast_sender import Timer as SenderTimer
 from ringcast.wire.frames import Close, Sync, SyncAck, SyncOk, UnicastAck, UnicastData, UnicastNack
