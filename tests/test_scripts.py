@@ -20,7 +20,8 @@ from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stream import Timer
 from ringcast.protocols.unicast_sender import UnicastSender
-from ringcast.protocols.views import change, layer
+from ringcast.protocols.views import change
+from ringcast.protocols.views.agreement import Agreement
 from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.discovery import Meeting
 from ringcast.protocols.views.follower import Follower
@@ -240,7 +241,7 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
     ],
     "views/two_groups_meet.txt": [(ViewStreams, "_open", silent)],
     "views/two_proposers.txt": [(Proposals, "on_refuse", silent)],
-    "views/unretained.txt": [(layer, "is_kept", lambda purge, stream: True)],
+    "views/unretained.txt": [(Agreement, "is_kept", lambda self, stream: True)],
 }
 
 

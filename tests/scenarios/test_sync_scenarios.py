@@ -13,7 +13,7 @@ import pytest
 from ringcast.errors import UsageError
 from ringcast.events import GapSkipped
 from ringcast.protocols.connection import State
-from ringcast.protocols.unicast import LOOPBACK_EPOCH
+from ringcast.protocols.unicast_receiving import LOOPBACK_EPOCH
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
 from ringcast.wire.frames import (
     Sync,

@@ -21,12 +21,12 @@ import pytest
 from ringcast.events import GapSkipped, Undeliverable
 from ringcast.explore.ablations import ABLATIONS
 from ringcast.model import Conn
-from ringcast.protocols.connection import TRANSITIONS, Input, State
+from ringcast.protocols.connection import TRANSITIONS, Input, State, Timer
 from ringcast.protocols.early import ALL_RUNS_MAX
 from ringcast.protocols.repair import Repair
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.unicast_receiver import UnicastReceiver
-from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, Timer, UnicastSender
+from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX, UnicastSender
 from ringcast.window.receive import ReceiveWindow
 from ringcast.wire.frames import (
     Close,

@@ -13,7 +13,7 @@ import pytest
 from ringcast.errors import GroupClosed, Reject
 from ringcast.events import Delivered, GapSkipped, Undeliverable, Writable
 from ringcast.protocols.connection import State
-from ringcast.protocols.unicast import LOOPBACK_EPOCH
+from ringcast.protocols.unicast_receiving import LOOPBACK_EPOCH
 from ringcast.wire.frames import Close, Sync, UnicastAck, UnicastData, UnicastNack
 from support.pair import (
     TAU,

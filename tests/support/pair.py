@@ -14,7 +14,8 @@ from ringcast.config import GroupConfig, UnicastConfig
 from ringcast.events import Delivered
 from ringcast.model import Address, Conn, Member
 from ringcast.node import Node
-from ringcast.protocols.unicast import LOOPBACK_EPOCH, ReliableUnicast
+from ringcast.protocols.unicast import ReliableUnicast
+from ringcast.protocols.unicast_receiving import LOOPBACK_EPOCH
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.wire.frames import UnicastAck, UnicastData
 from support.cluster import Cluster, Packet, kept, read

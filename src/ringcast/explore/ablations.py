@@ -24,8 +24,9 @@ from ringcast.protocols.connection import Input
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stream import Timer
-from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
+from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.unicast_receiver import UnicastReceiver
+from ringcast.protocols.unicast_receiving import SyncRequest
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.follower import Follower, Phase

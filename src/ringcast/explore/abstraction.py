@@ -34,8 +34,9 @@ from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.repair import Gap, Repair, Request
 from ringcast.protocols.stack import Stack
 from ringcast.protocols.stream import ReceiveStream, SendStream
-from ringcast.protocols.unicast import ReliableUnicast, SyncRequest
+from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver
+from ringcast.protocols.unicast_receiving import SyncRequest, UnicastReceiving
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.reading import UnreadView
@@ -103,13 +104,12 @@ LEFT_OUT: dict[type, LeftOut] = {
     Request: LeftOut(instants="asked_at"),
     ReceiveWindow: LeftOut(counters="duplicates dropped_low dropped_high dropped_bytes"),
     Fragmenter: LeftOut("largest"),
-    ReliableUnicast: LeftOut(
-        "me receive_buffer _fragment_bytes _datagram_bytes _is_system _first_epoch"
-        " _max_message_bytes _tau",
-        "ticks stale refused _datagram",
-        "_turn",
-        "ready _receipts",
+    UnicastReceiving: LeftOut(
+        "me receive_buffer _datagram_bytes _is_system _first_epoch _max_message_bytes _tau",
+        "stale refused _datagram",
+        elsewhere="ready",
     ),
+    ReliableUnicast: LeftOut("_fragment_bytes", "ticks", "_turn", "_receipts"),
     UnicastSender: LeftOut(
         "peer _datagram_bytes _expiry _linger _give_up_after",
         "tail_retransmitted",

@@ -2,7 +2,7 @@
 
 The operations explored are those of `RingBuffer` itself, the very generators that threads drive.
 Every message is its own seqno, so a wrong one shows. For a Python without a GIL the steps are
-divided further (ring_divided.py), and the lock is what makes them whole again.
+divided further (ring_variants.py), and the lock is what makes them whole again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.explore.explorer import Interleavings, explore
-from ringcast.explore.ring_comparisons import NaiveRing, NoteRing
-from ringcast.explore.ring_divided import LockedDividedRing, UnlockedDividedRing
+from ringcast.explore.ring_variants import (
+    LockedDividedRing,
+    NaiveRing,
+    NoteRing,
+    UnlockedDividedRing,
+)
 from ringcast.window.concurrent import FIND, GilRingBuffer, drive
 from ringcast.window.threads import Turn
 

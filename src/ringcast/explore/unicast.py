@@ -27,8 +27,9 @@ from ringcast.explore.explorer import Violation
 from ringcast.explore.system import GONE, Fault, NodeSystem, replaced
 from ringcast.model import FIRST_CONN_ID, Conn, View, ViewId
 from ringcast.node import Node
-from ringcast.protocols.stream import Timer as ReceiverTimer
-from ringcast.protocols.unicast import ReliableUnicast, Timer
+from ringcast.protocols.connection import Timer as Idle
+from ringcast.protocols.unicast import ReliableUnicast
+from ringcast.protocols.unicast_receiving import Timer
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
 from ringcast.protocols.unicast_sender import Timer as SenderTimer
 from ringcast.wire.frames import Close, Sync, SyncAck, SyncOk, UnicastAck, UnicastData, UnicastNack
@@ -46,7 +47,6 @@ LATE_EFFECT = "something that was late had an effect (S7)"
 A, B = 0, 1
 Towards: TypeAlias = "Callable[[Node, Member, int], None]"
 TICK = (("unicast", "ticks", None), Timer.TICK)
-IDLE = (SenderTimer.IDLE, ReceiverTimer.IDLE)
 ACKS: set[type[Frame]] = {UnicastAck, SyncAck}
 
 
@@ -174,7 +174,7 @@ class UnicastSystem(NodeSystem):
 
     def may_fire(self, state: State, place: int, timer: Enum, busy: set[int]) -> bool:
         may_fire = super().may_fire(state, place, timer, busy)
-        return may_fire and timer not in IDLE and timer is not SenderTimer.GIVE_UP
+        return may_fire and timer is not Idle.IDLE and timer is not SenderTimer.GIVE_UP
 
     def messages(self, state: State, place: int) -> int:
         """One more for each restart."""
@@ -224,7 +224,7 @@ class UnicastSystem(NodeSystem):
                 yield f"RESTART of {NAMES[place]}", self._restart(state, place)
             elif fault is Fault.IDLE:
                 for armed in self.armed[number]:
-                    if armed[1] in IDLE:
+                    if armed[1] is Idle.IDLE:
                         yield self.firing(state, place, armed)
             elif fault in TOWARDS:
                 told, act, whom = TOWARDS[fault]
@@ -337,7 +337,7 @@ class UnicastSystem(NodeSystem):
         if self._uninformed(state) or (state.flight and not self.scenario.lasting):
             return False
         nodes = [node for _, node in self.alive(state)]
-        if not all(timer in IDLE for node in nodes for _, timer in self.armed[node]):
+        if not all(timer is Idle.IDLE for node in nodes for _, timer in self.armed[node]):
             return False
         for place, sent in zip(self.scenario.senders, state.sent, strict=True):
             if state.nodes[place] != GONE and sent < self.messages(state, place):

@@ -24,8 +24,14 @@ again.
 from __future__ import annotations
 
 from enum import auto
+from typing import TYPE_CHECKING, Any
 
 from ringcast.core.shared import Named
+
+if TYPE_CHECKING:
+    from ringcast.config import UnicastConfig
+    from ringcast.core.shared import Timers
+    from ringcast.model import Conn, Member
 
 
 class State(Named):
@@ -55,6 +61,55 @@ TRANSITIONS: dict[tuple[State, Input], State] = {
     (State.CLOSING, Input.GONE): State.CLOSED,
 }
 """What is not here cannot happen, and raises."""
+
+
+class Timer(Named):
+    IDLE = auto()
+    """Open: begin to close. Closing: be gone."""
+
+
+class Side:
+    """One side of the connection with a peer, as far as both sides are alike."""
+
+    def __init__(
+        self, peer: Member, conn: Conn, config: UnicastConfig, now: int, timers: Timers[Any]
+    ) -> None:
+        self.peer = peer
+        self.conn = conn
+        self.state = State.OPEN
+        self._expiry = round(config.expiry_s * 1e9)
+        self._linger = round(config.close_s * 1e9)
+        self._timers = timers
+        self._refresh(now)
+
+    def end(self, now: int) -> None:
+        """Begin to close: what is under way is still brought to its end."""
+        if self.state is State.OPEN:
+            self._step(Input.ENDED)
+            self._timers.arm(Timer.IDLE, now + self._linger)
+
+    def remove(self) -> None:
+        """It is gone: no timer of it fires any more."""
+        self._timers.release()
+
+    def _step(self, input: Input) -> None:
+        self.state = TRANSITIONS[self.state, input]
+
+    def _refresh(self, now: int) -> None:
+        """The application or the peer's progress keeps the connection open; our own resends do
+        not, or a dead peer would never be noticed."""
+        self.used_at = now
+        if self._expiry:
+            self._timers.arm(Timer.IDLE, now + self._expiry)
+        else:
+            self._timers.disarm(Timer.IDLE)
+
+    def _check_idle(self, *, is_needed: bool) -> None:
+        """`is_needed`: it does not go while it is closing."""
+        is_reaped = self._timers.is_armed(Timer.IDLE)
+        assert self.state is not State.CLOSED
+        assert is_reaped or not self._expiry or self.state is State.CLOSING
+        assert is_reaped or self.state is State.OPEN or is_needed
 
 
 START_NS = 10_000_000

@@ -211,7 +211,12 @@ class FailureDetector(Layer):
 
     def close(self, reason: str, now: int, out: Effects) -> None:
         self._is_closed = True
-        self._forget_all()
+        self._counter = 0
+        self._watchers = self._watched = ()
+        self._heard.clear()
+        self._cases.clear()
+        self._verified_at.clear()
+        self._timers.disarm_all()
 
     # Outputs
 
@@ -356,11 +361,3 @@ class FailureDetector(Layer):
             self._timers.arm(Timer.CASE, min(deadlines))
         else:
             self._timers.disarm(Timer.CASE)
-
-    def _forget_all(self) -> None:
-        self._counter = 0
-        self._watchers = self._watched = ()
-        self._heard.clear()
-        self._cases.clear()
-        self._verified_at.clear()
-        self._timers.disarm_all()

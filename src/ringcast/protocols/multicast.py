@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.model import Member, View
     from ringcast.settings import Settings
-    from ringcast.window.acks import AckTable, AgreedMark
     from ringcast.window.receive import ReceiveWindow
     from ringcast.window.send import SendWindow
     from ringcast.wire.frames import Ack, Commit, Data, Frame, Nack, Watermark
@@ -210,10 +209,6 @@ class ReliableMulticast(Layer):
         }
         found.update((origin, receiver.window) for origin, receiver in self.receivers.items())
         return found
-
-    def ack_tables(self) -> dict[Stream, AckTable | AgreedMark]:
-        """Who has taken what of mine, to be read only."""
-        return {stream: sending.acks for stream, sending in self.senders.items()}
 
     def highest_sent(self, stream: Stream) -> int:
         """The last seqno given to one of my messages."""

@@ -62,8 +62,6 @@ class Timer(Named):
     """Acknowledge what was taken, or came again, since the last ack."""
     REPAIR = auto()
     """Some gap is due to be asked for."""
-    IDLE = auto()
-    """Of a connection. Open: begin to close. Closing: be gone."""
 
 
 @dataclass(slots=True)

@@ -20,9 +20,10 @@ When idle: close (connection.py), but not while messages wait for the applicatio
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ringcast.protocols.connection import TRANSITIONS, Input, State
+from ringcast.protocols.connection import Input, Side, State
+from ringcast.protocols.connection import Timer as Idle
 from ringcast.protocols.repair import Repair
 from ringcast.protocols.stream import ReceiveStream, Timer
 from ringcast.window.assembler import PART_BYTES_MIN, Assembler
@@ -47,7 +48,7 @@ ACK_BYTES_MIN: Final = 1 << 16
 
 # Of these the fast path makes use: to look up a member of an Enum takes Python a while.
 _OPEN: Final = State.OPEN
-_IDLE: Final = Timer.IDLE
+_IDLE: Final = Idle.IDLE
 _ACK: Final = Timer.ACK
 
 
@@ -71,7 +72,7 @@ class Tombstone:
             self.size = 0
 
 
-class UnicastReceiver:
+class UnicastReceiver(Side):
     """What comes from one peer, until the application has delivered it."""
 
     def __init__(
@@ -83,30 +84,23 @@ class UnicastReceiver:
         offset: int,
         parts: Iterable[bytes] | None,
         now: int,
-        timers: Timers[Timer],
+        timers: Timers[Any],
     ) -> None:
-        self.peer = peer
-        self.conn = conn
+        super().__init__(peer, conn, config, now, timers)
         size, held = config.window_bytes, config.held_bytes
         self.window = open_window(config.capacity, held, offset=offset, max_bytes=size)
         self.assembler = Assembler(max_message_bytes, parts)
         tau = round(config.xmit_interval_s * 1e9)
         self.stream = ReceiveStream(self.window, self.assembler, tau, timers)
         self.repair = self.stream.repair
-        self.state = State.OPEN
-        self.used_at = now
         self.last_data = now
         self.acks_sent = 0
         self._ack_interval = round(config.ack_interval_s * 1e9)
-        self._expiry = round(config.expiry_s * 1e9)
-        self._linger = round(config.close_s * 1e9)
         self._acked = offset
         self._ack_every = max(ACK_MESSAGES_MIN, config.capacity // 4)
         self._allowed = config.in_flight_bytes  # bytes, as told in the last ack
         self._delivered_bytes = 0  # since then
         self._datagrams = 0  # since then
-        self._timers = timers
-        self._refresh(now)
 
     # Inputs
 
@@ -145,7 +139,7 @@ class UnicastReceiver:
             self._delivered_bytes += sum(map(len, payloads))
             self._ack_later(now)
             if self.state is State.CLOSING and not self.window.ready:
-                self._timers.arm_if_idle(Timer.IDLE, now + self._linger)
+                self._timers.arm_if_idle(_IDLE, now + self._linger)
         return payloads
 
     @property
@@ -167,12 +161,6 @@ class UnicastReceiver:
         self.stream.saw_watermark(ok.high, now)
         self._ack(allowance, out)
 
-    def end(self, now: int) -> None:
-        """Begin to close: it serves as before until it is gone."""
-        if self.state is State.OPEN:
-            self._step(Input.ENDED)
-            self._timers.arm(Timer.IDLE, now + self._linger)
-
     def handle_timeout(self, now: int, allowance: int, out: Effects) -> None:
         """Afterwards the state may be CLOSED: then it is to be removed."""
         for timer in self._timers.take_due(now):
@@ -181,9 +169,9 @@ class UnicastReceiver:
                     self._ack(allowance, out)
                 case Timer.REPAIR:
                     self._ask(now, out)
-                case Timer.IDLE if self.state is State.OPEN:
+                case Idle.IDLE if self.state is State.OPEN:
                     self.end(now)
-                case Timer.IDLE:
+                case Idle.IDLE:
                     # Taking the last message that is ready sets the timer again.
                     if not self.window.ready:
                         self.flush_ack(allowance, out)
@@ -199,10 +187,6 @@ class UnicastReceiver:
         parts = self.assembler.parts
         size = max(self.assembler.size, PART_BYTES_MIN * len(parts)) if parts else 0
         return Tombstone(self.conn, self.window.delivered, parts, is_final, size)
-
-    def remove(self) -> None:
-        """It is gone: no timer of it fires any more."""
-        self._timers.release()
 
     # Outputs
 
@@ -220,24 +204,11 @@ class UnicastReceiver:
 
     def check_invariants(self) -> None:
         self.stream.check_invariants()
-        assert self.state is not State.CLOSED
+        self._check_idle(is_needed=bool(self.window.ready))
         assert self._acked <= self.window.delivered
         assert self._acked == self.window.delivered or self._timers.is_armed(Timer.ACK)
-        is_reaped = self._timers.is_armed(Timer.IDLE)
-        assert is_reaped or not self._expiry or self.state is State.CLOSING
-        assert is_reaped or self.state is State.OPEN or self.window.ready
 
     # Helpers
-
-    def _step(self, input: Input) -> None:
-        self.state = TRANSITIONS[self.state, input]
-
-    def _refresh(self, now: int) -> None:
-        self.used_at = now
-        if self._expiry:
-            self._timers.arm(Timer.IDLE, now + self._expiry)
-        else:
-            self._timers.disarm(Timer.IDLE)
 
     def _skip(self, ok: SyncOk, now: int) -> None:
         """The sender no longer has what lies between: go on behind it. Only a sender that purged

@@ -25,12 +25,13 @@ from __future__ import annotations
 
 from enum import auto
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ringcast.core.shared import Named
 from ringcast.events import Undeliverable
 from ringcast.model import Conn
-from ringcast.protocols.connection import TRANSITIONS, Input, State, Tail
+from ringcast.protocols.connection import Input, Side, State, Tail
+from ringcast.protocols.connection import Timer as Idle
 from ringcast.protocols.stream import SendStream, seconds
 from ringcast.window.send import SendWindow
 from ringcast.wire.frames import Close, SyncOk, UnicastData
@@ -49,8 +50,6 @@ SYNC_TICKS_MAX = 10
 
 
 class Timer(Named):
-    IDLE = auto()
-    """Open: begin to close. Closing: be gone."""
     GIVE_UP = auto()
     """The peer has answered nothing for too long."""
     TAIL = auto()
@@ -59,10 +58,10 @@ class Timer(Named):
 
 # Of these two the fast path makes use: to look up a member of an Enum takes Python a while.
 _OPEN: Final = State.OPEN
-_IDLE: Final = Timer.IDLE
+_IDLE: Final = Idle.IDLE
 
 
-class UnicastSender:
+class UnicastSender(Side):
     """What goes to one peer, until it has taken it."""
 
     def __init__(
@@ -73,19 +72,16 @@ class UnicastSender:
         fragment_bytes: int,
         datagram_bytes: int,
         now: int,
-        timers: Timers[Timer],
+        timers: Timers[Any],
     ) -> None:
+        super().__init__(peer, conn, config, now, timers)
         window = SendWindow(
             config.capacity, max_bytes=config.in_flight_bytes, datagram_bytes=datagram_bytes
         )
-        self.peer = peer
-        self.conn = conn
         self.window = window
         frame = partial(UnicastData, conn)
         self.stream = SendStream(window, fragment_bytes, peer, frame)
         self.fragments = self.stream.fragments
-        self.state = State.OPEN
-        self.used_at = now
         self.heard_at: int | None = None
         self.marked: tuple[int, int] | None = None
         """(HA, HS) as the last tick found them, if something was unacknowledged."""
@@ -105,11 +101,7 @@ class UnicastSender:
         self._quota = 0  # messages retransmitted since the last tick
         self.config = config
         self._datagram_bytes = datagram_bytes
-        self._expiry = round(config.expiry_s * 1e9)
-        self._linger = round(config.close_s * 1e9)
         self._give_up_after = round(config.max_retransmit_s * 1e9)
-        self._timers = timers
-        self._refresh(now)
 
     @property
     def is_acked(self) -> bool:
@@ -197,7 +189,7 @@ class UnicastSender:
         if self.is_acked:
             self._timers.disarm(Timer.GIVE_UP)
             if self.state is State.CLOSING:
-                self._timers.arm_if_idle(Timer.IDLE, now + self._linger)
+                self._timers.arm_if_idle(_IDLE, now + self._linger)
 
     def on_nack(self, nack: UnicastNack, out: Effects) -> None:
         count = self._retransmit(nack.missing, self.window.capacity - self._quota, out)
@@ -239,12 +231,6 @@ class UnicastSender:
         self._quota = 0
         self._tick_answer(out)
 
-    def end(self, now: int) -> None:
-        """Begin to close: what is under way is still brought to its end."""
-        if self.state is State.OPEN:
-            self._step(Input.ENDED)
-            self._timers.arm(Timer.IDLE, now + self._linger)
-
     def handle_timeout(self, now: int, out: Effects) -> None:
         """Afterwards the state may be CLOSED: then it is to be removed."""
         for timer in self._timers.take_due(now):
@@ -276,10 +262,6 @@ class UnicastSender:
         window, epoch = self.window, self.conn.epoch
         rest_bytes = self.fragments.rest_bytes
         return Undeliverable(self.peer, epoch, window.low + 1, window.high, reason, rest_bytes)
-
-    def remove(self) -> None:
-        """It is gone: no timer of it fires any more."""
-        self._timers.release()
 
     # Outputs
 
@@ -314,29 +296,14 @@ class UnicastSender:
 
     def check_invariants(self) -> None:
         self.stream.check_invariants()
-        assert self.state is not State.CLOSED
+        self._check_idle(is_needed=not self.is_acked)
         assert self._timers.is_armed(Timer.GIVE_UP) == (not self.is_acked)
         assert self.window.delivered == self.window.low
         has_tail = self._timers.is_armed(Timer.TAIL)
         assert not has_tail or not self.is_acked
         assert has_tail or self._is_tail_off
-        is_reaped = self._timers.is_armed(Timer.IDLE)
-        assert is_reaped or not self._expiry or self.state is State.CLOSING
-        assert is_reaped or self.state is State.OPEN or not self.is_acked
 
     # Helpers
-
-    def _step(self, input: Input) -> None:
-        self.state = TRANSITIONS[self.state, input]
-
-    def _refresh(self, now: int) -> None:
-        """The application or the peer's progress keeps the connection open; our own resends do
-        not, or a dead peer would never be noticed."""
-        self.used_at = now
-        if self._expiry:
-            self._timers.arm(Timer.IDLE, now + self._expiry)
-        else:
-            self._timers.disarm(Timer.IDLE)
 
     def _wait_on(self, now: int) -> None:
         """The peer lives: be patient anew."""

@@ -187,7 +187,7 @@ def test_what_differs_in_behaviour_differs_in_form() -> None:
     other.collect()
     assert canonical(one.nodes["A"]) != canonical(other.nodes["A"])
     assert canonical(one.nodes["B"]) == canonical(other.nodes["B"])
-    assert other.nodes["A"].multicast.ack_tables()[Stream.FIFO].min_received == 0
+    assert other.nodes["A"].multicast.senders[Stream.FIFO].acks.min_received == 0
 
 
 def test_what_refers_to_a_machine_refers_to_its_copy() -> None:

@@ -9,8 +9,12 @@ import pytest
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.explore.explorer import STALL
 from ringcast.explore.ring import RINGS, UNGUARDED_E, RingPrograms, Scenario, explore_ring
-from ringcast.explore.ring_comparisons import NaiveRing, NoteRing
-from ringcast.explore.ring_divided import LockedDividedRing, UnlockedDividedRing
+from ringcast.explore.ring_variants import (
+    LockedDividedRing,
+    NaiveRing,
+    NoteRing,
+    UnlockedDividedRing,
+)
 from ringcast.window.concurrent import (
     CLAIM,
     COPY_BELLS,

@@ -111,7 +111,7 @@ def test_acks_and_nacks_of_others_than_peers_are_refused() -> None:
         m.receive(source, Ack(FIFO, 1, 1, 0), Nack(FIFO, [range(1, 2)]))
     assert m.layer.refused == 4
     assert m.out.frames == []
-    assert m.layer.ack_tables()[FIFO].entries() == [(A, 1, 1), (B, 0, 0)]
+    assert m.layer.senders[FIFO].acks.entries() == [(A, 1, 1), (B, 0, 0)]
     m.receive(B, Nack(FIFO, [range(1, 2)]), Ack(FIFO, 1, 1, 0))
     assert m.out.frames == [(B, data(1, b"1"))]
     assert m.layer.windows()[Origin(A, FIFO)].low == 1

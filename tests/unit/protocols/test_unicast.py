@@ -16,11 +16,11 @@ from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliver
 from ringcast.explore.abstraction import canonical
 from ringcast.model import Address, Conn, Member, Run, Stream, View, ViewId
 from ringcast.protocols.connection import State
-from ringcast.protocols.unicast import (
+from ringcast.protocols.unicast import ReliableUnicast
+from ringcast.protocols.unicast_receiving import (
     LOOPBACK_EPOCH,
     SYNC_REQUESTS_MAX,
     TOMBSTONES_MAX,
-    ReliableUnicast,
     SyncRequest,
 )
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX

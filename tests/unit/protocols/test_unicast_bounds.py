@@ -6,12 +6,11 @@ from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
 from ringcast.events import Delivered, GapSkipped
 from ringcast.model import Address, Conn, Member, View, ViewId
-from ringcast.protocols.unicast import (
-    REPLACED_MAX,
+from ringcast.protocols.unicast import REPLACED_MAX, ReliableUnicast
+from ringcast.protocols.unicast_receiving import (
     SYNC_REQUESTS_MAX,
     TOMBSTONES_MAX,
     WINDOWS_MAX,
-    ReliableUnicast,
 )
 from ringcast.wire.frames import Close, SyncOk, UnicastData
 

@@ -285,9 +285,9 @@ def test_who_has_lost_a_piece_of_its_state_asks_the_only_one_who_has_it_again() 
     sent = group.send("A", 3)
     group.keepers["A"].gives = False
     group.start("B")
-    assert group.run_until(lambda: group.state_of("B").incoming is not None, 3000)
+    assert group.run_until(lambda: group.state_of("B").taking.incoming is not None, 3000)
     group.keepers["A"].gives = True
-    incoming, process = group.state_of("B").incoming, group.process("B")
+    incoming, process = group.state_of("B").taking.incoming, group.process("B")
     assert incoming is not None
     late = StateData(incoming.transfer, 7, b"the first seven are lost")
     group.state_of("B").receive_message(group.node("A").me, late, process.now, process.node.effects)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.model import Stream
 from ringcast.protocols.stream import seconds
 from ringcast.settings import NAMES, PURGES
 
@@ -56,6 +57,10 @@ class Agreement:
         if is_looking:
             return not self.settings.against(settings, "", "")
         return self.settings.fits(settings)
+
+    def is_kept(self, stream: Stream) -> bool:
+        """Whether a survivor holds what a departed sender has sent on this stream."""
+        return stream is Stream.UNIFORM or self.settings.purge.is_retained
 
     def take(self, settings: Settings | None) -> Settings | None:
         """Those of the view that begins; None: they are as before."""

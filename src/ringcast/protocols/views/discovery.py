@@ -152,8 +152,11 @@ class Meeting:
         """When this member began to look for its group."""
         self.held: deque[int] = deque(maxlen=HELD_MAX)
         """For how long the last changes held senders up."""
-        self._group_at = -FRESH_NS  # when somebody was heard who is in the group
-        self._answered_at = -FRESH_NS  # when somebody gave this member a cookie
+        self.group_at = -FRESH_NS
+        """When somebody was heard who is in a view that this member could come into."""
+        self.answered_at = -FRESH_NS
+        """When somebody gave this member a cookie: it hears this one, and has not said yet in which
+        view it is."""
         self._are_looking = False  # all who come into the view that this member makes
         self._pause_until = 0
         self._has_failed = False  # parts were asked and did not come in
@@ -171,21 +174,13 @@ class Meeting:
         self.parts[source] = Met(view, now, is_looking, hello.permit)
         return True
 
-    def hear_group(self, now: int) -> None:
-        """Somebody is in a view that this member could come into."""
-        self._group_at = now
-
     def has_group(self, now: int) -> bool:
         """Whether there is a group to come into: then nobody needs to begin one."""
-        return now - self._group_at < FRESH_NS
-
-    def hear_answer(self, now: int) -> None:
-        """Somebody hears this member, and has not said yet in which view it is."""
-        self._answered_at = now
+        return now - self.group_at < FRESH_NS
 
     def is_answered(self, now: int) -> bool:
-        """Whether that one is about to say so."""
-        return now - self._answered_at < PATIENCE_NS
+        """Whether somebody is about to say in which view it is."""
+        return now - self.answered_at < PATIENCE_NS
 
     def fresh(self, now: int) -> dict[Member, Met]:
         """Parts that can be counted on; the others are forgotten."""

@@ -102,7 +102,7 @@ class Greetings:
         if not self._owner.cookies.is_mine(frame.echo, source.address, now):
             self._owner.ignored += 1
             return
-        self._owner.meeting.hear_answer(now)
+        self._owner.meeting.answered_at = now
         if self._is_due("cookie", source.address, now):
             out.datagram(source, self.answer(source, frame.cookie, now, is_asking=True))
 
@@ -159,7 +159,7 @@ class Greetings:
         ):
             change.reach(hello.highest, now)
             if hello.coordinator is not None:
-                owner.meeting.hear_group(now)
+                owner.meeting.group_at = now
             self._meet(source, hello, answer, now, out, is_better=is_better)
             return
         if hello.is_asking:

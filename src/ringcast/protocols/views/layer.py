@@ -44,7 +44,6 @@ from ringcast.protocols.views.discovery import GATHER_NS, MEMBER_NS, Discovery, 
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.follower import Phase as Following
 from ringcast.protocols.views.greetings import Greetings
-from ringcast.protocols.views.parts import is_kept
 from ringcast.protocols.views.pieces import Pieces
 from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.protocols.views.requests import Requests
@@ -112,14 +111,8 @@ class GroupViews(Layer):
         alone = View(ViewId(me, 1), (me,))
         follower = self.following(me, alone)
         follower.secret = self.cookies.secret_of(alone.id)
-        self.change = ViewChange(
-            follower,
-            self.proposing(
-                lambda stream: is_kept(self.agreement.settings.purge, stream),
-                self.cookies.secret_of,
-            ),
-            self.agreement,
-        )
+        proposer = self.proposing(self.agreement.is_kept, self.cookies.secret_of)
+        self.change = ViewChange(follower, proposer, self.agreement)
         self.discovery = Discovery(me)
         self.meeting = Meeting()
         self.requests = Requests(self.change, self)

@@ -19,13 +19,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.core.view_change import OWN, Cut, Part, order
-from ringcast.model import Origin, Stream
+from ringcast.model import Origin
 from ringcast.wire.changes import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ringcast.model import Member, Purge, View, ViewId
+    from ringcast.model import Member, Stream, View, ViewId
     from ringcast.protocols.views.frames import Flushable, Propose, State
 
     States = Mapping[Member, State]
@@ -34,25 +34,14 @@ if TYPE_CHECKING:
 def to_finish(states: States) -> dict[Member, ViewId]:
     """Who has to install which view first."""
     found: dict[Member, ViewId] = {}
-    for view in sorted({state.view for state in states.values()}, key=_order_of):
+    for view in sorted({state.view for state in states.values()}, key=lambda view: order(view.id)):
         for member, state in states.items():
             is_behind = order(state.view.id) < order(view.id)
             if member in view and is_behind and member not in found:
-                last = _last_alive(state.flushed, states)
-                if last is not None and last.id == view.id:
+                alive = (each.id for each in reversed(state.flushed) if not is_dead(each, states))
+                if next(alive, None) == view.id:
                     found[member] = view.id
     return found
-
-
-def _order_of(view: View) -> tuple[int, Member]:
-    return order(view.id)
-
-
-def _last_alive(flushed: Sequence[Flushable], states: States) -> Flushable | None:
-    for proposal in reversed(flushed):
-        if not is_dead(proposal, states):
-            return proposal
-    return None
 
 
 def is_dead(proposal: Flushable, states: States) -> bool:
@@ -146,8 +135,3 @@ def _part(
             else:
                 cuts[origin] = OWN
     return Part(view.id, tuple(members), cuts, sources)
-
-
-def is_kept(purge: Purge, stream: Stream) -> bool:
-    """Whether a survivor holds what a departed sender has sent on this stream."""
-    return stream is Stream.UNIFORM or purge.is_retained

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects, Signal
     from ringcast.events import Event
     from ringcast.model import Member, View
-    from ringcast.protocols.views.taking import Incoming
     from ringcast.wire.frames import SystemMessage
 
 HELD: Final = StateStanding(Holding.HOLDS)
@@ -125,7 +124,7 @@ class StateTransfer(Layer):
             case StateBegin() | StateData() | StateEnd():
                 self._on_state(source, message, now, out)
             case StateRefused():
-                if source == self.provider and message.attempt == self.taking.view:
+                if source == self.taking.provider and message.attempt == self.taking.view:
                     self._give_up_on(source, out)
             case StateAck():
                 self.giving.on_state_ack(source, message, out)
@@ -196,9 +195,9 @@ class StateTransfer(Layer):
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         if self.taking.is_given_up(now):
-            assert self.provider is not None
-            self._silent.add(self.provider)
-            self._give_up_on(self.provider, out)
+            assert self.taking.provider is not None
+            self._silent.add(self.taking.provider)
+            self._give_up_on(self.taking.provider, out)
         if self.taking.is_to_retry(now):
             out.signal(StateChanged(self._standing))
 
@@ -215,16 +214,6 @@ class StateTransfer(Layer):
     # Outputs
 
     @property
-    def provider(self) -> Member | None:
-        """Who is to give us ours, while we wait for it."""
-        return self.taking.provider
-
-    @property
-    def incoming(self) -> Incoming | None:
-        """Ours, as far as it has come; None: it has not begun."""
-        return self.taking.incoming
-
-    @property
     def has_ready(self) -> bool:
         """There is something to take for an application that is behind."""
         return bool(self.taking.handover) or self.phase is Phase.HANDING
@@ -234,7 +223,7 @@ class StateTransfer(Layer):
         return {
             "phase": self.phase.value,
             "holding": self._standing.holding.name.lower(),
-            "provider": str(self.provider),
+            "provider": str(self.taking.provider),
             "chunks": 0 if incoming is None else incoming.chunks,
             "bytes": 0 if incoming is None else incoming.size,
             "untaken": len(self.taking.handover),
@@ -254,7 +243,7 @@ class StateTransfer(Layer):
             so_far = 0 if incoming is None else incoming.size
             reasons.append(
                 f"waits for the state for {seconds(now - self._since)}: {so_far} bytes so far from "
-                f"{self.provider or 'nobody'}; "
+                f"{self.taking.provider or 'nobody'}; "
                 + (
                     "what comes meanwhile holds senders up"
                     if self._is_full
@@ -294,7 +283,7 @@ class StateTransfer(Layer):
                 self._behind_view += self.giving.cut_at(taker, starts, view.counter, now, out)
         if self.me in cut.takers:
             self._expect(cut.provider, view.counter, now, out)
-        elif self._standing.holding is Holding.LACKS and self.provider is None:
+        elif self._standing.holding is Holding.LACKS and self.taking.provider is None:
             if cut.provider is None and self._silent.isdisjoint(view):
                 self._lose(out)
             elif cut.provider is None:
@@ -343,7 +332,7 @@ class StateTransfer(Layer):
         self._stand(StateStanding(Holding.LACKS, None, refused), out)
 
     def _cancel(self, out: Effects) -> None:
-        view, provider = self.group.view, self.provider
+        view, provider = self.group.view, self.taking.provider
         if provider is not None and view is not None and provider in view:
             out.message(provider, StateCancel(self.taking.view))
 

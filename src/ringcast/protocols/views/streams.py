@@ -42,7 +42,6 @@ from ringcast.core.view_change import (
 from ringcast.model import Origin, Stream
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
-from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stream import deliver
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.reading import UNREAD_WINDOWS, Parted, Reading, UnreadView, installed

@@ -19,7 +19,6 @@ from ringcast.model import Origin, View
 from ringcast.protocols.views.cookies import permit
 from ringcast.protocols.views.election import rank
 from ringcast.protocols.views.frames import Flushable, Propose, State
-from ringcast.protocols.views.parts import is_kept
 from ringcast.wire import changes as wire
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
 from ringcast.wire.members import are_distinct
@@ -293,7 +292,7 @@ class Translator:
             case State():
                 proposal, starts = self._follower.proposal, self._follower.starts
                 assert proposal is not None
-                return encode_state(frame, proposal, self._base, starts, self._is_kept)
+                return encode_state(frame, proposal, self._base, starts, self._agreement.is_kept)
             case Cut():
                 if not self._parts:
                     self._parts = {who: part.view for part in frame.parts for who in part.members}
@@ -356,6 +355,3 @@ class Translator:
         self._recent[view.id] = view
         while len(self._recent) > RECENT_MAX:
             del self._recent[next(iter(self._recent))]
-
-    def _is_kept(self, stream: Stream) -> bool:
-        return is_kept(self._agreement.settings.purge, stream)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.events import Delivered, Undeliverable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn
-from ringcast.protocols.unicast import LOOPBACK_EPOCH
+from ringcast.protocols.unicast_receiving import LOOPBACK_EPOCH
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.messages import compare, next_fragment_bytes, range_of
 from ringcast.trace.rows import about

@@ -61,7 +61,7 @@ class Transfers:
                 write(trace.STATE_WANTED, now, **about(joiner), seqno=transfer)
                 self._write_entries(now)
             case StateBegun(provider):
-                incoming = self.machine.incoming
+                incoming = self.machine.taking.incoming
                 assert incoming is not None
                 write(trace.STATE_BEGUN, now, **about(provider), seqno=incoming.transfer)
             case StateReceived(provider, chunks, size):

@@ -64,10 +64,10 @@ class Windows:
 
     def look_at_acks(self, now: int, *, is_new_view: bool) -> None:
         unknown = -1 if self._messages is None else 0
-        for stream, table in self._node.multicast.ack_tables().items():
-            if is_new_view or len(table) != self._ackers.get(stream, unknown):
-                self._ackers[stream] = len(table)
-                keys = tuple(map(member_key, table.members))
+        for stream, sending in self._node.multicast.senders.items():
+            if is_new_view or len(sending.acks) != self._ackers.get(stream, unknown):
+                self._ackers[stream] = len(sending.acks)
+                keys = tuple(map(member_key, sending.acks.members))
                 self._sink.write(trace.ACKMAP, now, stream=int(stream), members=keys)
 
     def look_at_sends(self, windows: Mapping[Origin, SendWindow | ReceiveWindow], now: int) -> None:

@@ -1,0 +1,191 @@
+"""The ring buffer otherwise: with divided steps, as a note describes it, and a naive one.
+
+Divided: as a Python without a GIL may run it, every step in its parts. What one call into C did at
+once is done here as an interpreter may do it that locks nothing: a dict is read, changed and
+written back; slots and marks are looked at, copied and wiped one by one; and ROOM is seen by others
+only after bells were looked for, as a processor may delay a store behind a later load. Nothing of
+this is what a certain build of CPython does: it is the worst that is allowed where no atomicity is
+promised. `LockedDividedRing` takes these parts behind the lock of `LockedRingBuffer`: its `whole`
+is what threads run there. `UnlockedDividedRing` does without, and the explorer shows what comes of
+it.
+
+COMPARISONS, not for use: `NoteRing`, as the RingBuffer note describes it, and `NaiveRing`. Both
+decide by the slot whether a seqno may be added: compare-and-set from empty. Between an adder's last
+check and its compare-and-set the slot can be filled by a second adder, delivered and emptied; then
+it looks free again, and the seqno is added twice. They are here so that the explorer can show it.
+Items are seqnos; a slot holds one or None. HR is raised in the same step as the compare-and-set,
+which is kinder than any real implementation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringcast.window import concurrent as step
+from ringcast.window.concurrent import GilRingBuffer
+from ringcast.window.threads import LockedRingBuffer
+
+if TYPE_CHECKING:
+    from ringcast.window.concurrent import Steps
+    from ringcast.window.threads import Mutex
+
+READ_TOKENS = "read the tokens"
+NEXT_MARK = "copy the next mark"
+NEXT_BELL = "look at the next bell"
+READ_SLOT = "read the slot"
+COMPARE_AND_SET = "compare-and-set the slot"
+
+
+class StandInLock:
+    """A lock for programs that are interleaved by hand: whether it is held, and no more. Who
+    wants it waits for its turn before, so it is never asked for in vain."""
+
+    def __init__(self) -> None:
+        self._is_held = False
+
+    def __enter__(self) -> bool:
+        self._is_held = True
+        return True
+
+    def __exit__(self, *error: object) -> None:
+        self._is_held = False
+
+    def locked(self) -> bool:
+        return self._is_held
+
+
+class UnlockedDividedRing(GilRingBuffer[int]):
+    """No step is whole, and nothing makes it so."""
+
+    def add_steps(self, seqno: int, item: int) -> Steps[bool]:
+        slot = (seqno - 1) % self._capacity
+        yield READ_TOKENS
+        tokens = sorted(self._tokens)
+        if seqno not in tokens:
+            return False
+        yield step.CLAIM
+        tokens.remove(seqno)
+        self._tokens = dict.fromkeys(tokens, True)
+        yield step.FILL
+        self._slots[slot] = item
+        yield step.MARK
+        self._present[slot] = 1
+        return True
+
+    def take_steps(self, limit: int) -> Steps[list[int]]:
+        """One message, whatever the limit: more are taken one by one."""
+        slot = self._hd % self._capacity
+        if self._hd == self._low + self._capacity:
+            return []
+        yield step.FIND
+        if not self._present[slot]:
+            return []
+        yield step.TAKE
+        item = self._slots[slot]
+        yield step.WRITE_HD
+        self._hd += 1
+        if self._nullify:
+            yield from self.free_steps(1)
+        return [] if item is None else [item]
+
+    def free_steps(self, freed: int) -> Steps[None]:
+        for _ in range(freed):
+            slot = self._low % self._capacity
+            yield step.WIPE
+            self._present[slot] = 0
+            yield step.EMPTY
+            self._slots[slot] = None
+            yield step.WRITE_LOW
+            self._low += 1
+            yield READ_TOKENS
+            tokens = [*sorted(self._tokens), self._low + self._capacity]
+            yield step.PUT_TOKENS
+            self._tokens = dict.fromkeys(tokens, True)
+        room = self._low + self._capacity
+        yield step.COPY_BELLS
+        for bell, seqno in list(self._bells.items()):
+            yield NEXT_BELL
+            self._ring({bell: seqno}, room)
+        yield step.WRITE_ROOM
+        self._room = room
+
+    def look_steps(self) -> Steps[tuple[int, bytes]]:
+        yield step.READ_LOW
+        low = self._low
+        marks: list[int] = []
+        yield step.COPY_MARKS
+        while len(marks) < self._capacity:
+            marks.append(self._present[len(marks)])
+            yield NEXT_MARK
+        yield step.READ_HD
+        hd = self._hd
+        start = low % self._capacity
+        ascending = bytes(marks[start:] + marks[:start])
+        return hd, ascending[hd - low :].rstrip(b"\0")
+
+
+class LockedDividedRing(UnlockedDividedRing, LockedRingBuffer[int]):
+    """The same parts behind the lock."""
+
+    def _new_lock(self) -> Mutex:
+        return StandInLock()
+
+
+class NaiveRing:
+    """COMPARISON. add: read LOW, read HD, compare-and-set."""
+
+    def __init__(self, capacity: int, *, offset: int = 0, nullify: bool = True) -> None:
+        self.capacity = capacity
+        self.low = offset
+        self.hd = offset
+        self.hr = offset
+        self.slots: list[int | None] = [None] * capacity
+
+    def add_steps(self, seqno: int, item: int) -> Steps[bool]:
+        slot = (seqno - 1) % self.capacity
+        yield step.READ_LOW
+        if seqno > self.low + self.capacity:
+            return False
+        yield step.READ_HD
+        if seqno <= self.hd:
+            return False
+        return (yield from self.set_steps(slot, item))
+
+    def set_steps(self, slot: int, item: int) -> Steps[bool]:
+        yield COMPARE_AND_SET
+        if self.slots[slot] is not None:
+            return False
+        self.slots[slot] = item
+        self.hr = max(self.hr, item)
+        return True
+
+    def take_steps(self, limit: int) -> Steps[list[int]]:
+        """The note's remove(nullify=true), one message whatever the limit."""
+        yield step.FIND
+        item = self.slots[self.hd % self.capacity]
+        if item is None or self.hd >= self.hr:
+            return []
+        yield step.WRITE_HD
+        self.hd += 1
+        yield step.EMPTY
+        self.slots[(self.hd - 1) % self.capacity] = None
+        yield step.WRITE_LOW
+        self.low = self.hd
+        return [item]
+
+    def memory(self) -> dict[str, object]:
+        slots = {f"slot[{i}]": item for i, item in enumerate(self.slots) if item is not None}
+        return {"LOW": self.low, "HD": self.hd, "HR": self.hr, **slots}
+
+
+class NoteRing(NaiveRing):
+    """COMPARISON. add as in the note: read LOW, HD, the slot, HD again, then compare-and-set."""
+
+    def set_steps(self, slot: int, item: int) -> Steps[bool]:
+        yield READ_SLOT
+        if self.slots[slot] is not None:
+            return False
+        yield step.READ_HD
+        if item <= self.hd:
+            return False
+        return (yield from super().set_steps(slot, item))
