@@ -209,8 +209,8 @@ def test_files_are_short(path: str) -> None:
 
 CEILINGS = {
     "aio": 7571,
-    "benchmarks": 4264,  # networks of any MTU, single messages, what refusing and sealing cost
-    "cli": 3652,
+    "benchmarks": 4267,  # networks of any MTU, single messages, what refusing and sealing cost
+    "cli": 3950,  # tables fit the terminal, top has keys and colours
     "core": 630,
     "explore": 4045,  # every message of its own reaches a member
     "protocols": 10004,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ COMMANDS = {
 SPARK = {"pyspark", "pyarrow", "pandas", "numpy", "duckdb"}
 """What ringcast alone does not bring."""
 
-UNIX = {"fcntl", "resource"}
+UNIX = {"fcntl", "resource", "termios"}
 """What comes with Python, but not on Windows."""
 
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
@@ -106,8 +107,11 @@ class _Commands(click.Group):
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ringcast")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Reliable group messaging, and the tools that prove what it promises.
 
     Each command has --help with an example.
     """
+    if os.environ.get("NO_COLOR"):
+        context.color = False
