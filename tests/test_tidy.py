@@ -216,7 +216,7 @@ CEILINGS = {
     "protocols": 10004,
     "rules": 4194,
     "sim": 6121,  # a node that spins ends its run
-    "spark": 7229,
+    "spark": 7416,  # the page tells settings and versions, and a reason once
     "trace": 4908,  # what footers say of lists is not told of columns
     "window": 1752,
     "wire": 3021,

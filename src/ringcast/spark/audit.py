@@ -87,4 +87,8 @@ def _report(run: RecordedRun, verdicts: list[Verdict]) -> Report:
         notes=run.notes,
         names=run.names,
         paths=[path for state in states for path in state.paths],
+        settings={
+            run.names.of(member): {**trace.settings, "level": trace.states[0].info.level}
+            for member, trace in run.members.items()
+        },
     )
