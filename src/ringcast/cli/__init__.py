@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -95,6 +96,13 @@ class _Commands(click.Group):
         command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS, 1)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _mistakes():

@@ -104,10 +104,12 @@ def audit(
         )
 
     from ringcast.spark.audit import audit as audit_run
-    from ringcast.spark.audit import audit_all
+    from ringcast.spark.audit import audit_all, find_segments
     from ringcast.spark.page import write_page
     from ringcast.spark.session import context, session
 
+    if not follow:
+        find_segments(directory)  # what is not there is told before Spark takes its time
     click.echo("starting Spark …", err=True)
     spark = context("ringcast audit", master)
     try:

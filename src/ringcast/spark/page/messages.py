@@ -40,7 +40,7 @@ def throughput(figures: Figures) -> Part:
                 figures.colours.get(name, GREY),
                 [[(figures.middle(slot), rate) for slot, rate in sorted(points.items())]],
             ),
-            f"{short(max(points.values()))}/s at most",
+            f"≤ {short(max(points.values()))}/s",
             figures.hover((slot, f"{short(rate)}/s") for slot, rate in sorted(points.items())),
         )
         for name, points in named.items()

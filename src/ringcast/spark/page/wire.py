@@ -127,7 +127,7 @@ def windows(figures: Figures) -> Part:
         counts = (max(at.used for at in points), fullest.capacity)
         whom = ", ".join(told) or "nobody"
         full = per_cent(fullest.occupancy)
-        lines.append((Line(sender, number, [places]), f"{full} at most", ()))
+        lines.append((Line(sender, number, [places]), f"≤ {full}", ()))
         rows.append([sender, whom, full, *(f"{count:,}" for count in counts)])
     x = time_axis(figures.span_s)
     highest = max(at.occupancy for points in figures.windows.values() for at in points)
