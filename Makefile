@@ -116,8 +116,8 @@ bench: $(READY) ## measure; prints aims, fails only if messages are lost
 	@$(BIN)/ringcast bench fleet
 	@$(BIN)/ringcast bench audit --rows 5000000 --rows 50000000
 
-pictures: $(READY) ## the report as screens show it (needs chromium)
-	@$(BIN)/python tools/pictures.py build/pictures
+pictures: $(READY) docs ## reports, terminals and the site as screens show them (needs chromium)
+	@$(BIN)/python tools/pictures.py build/pictures --site build/site
 
 docs: $(SITE_READY) ## the documentation site, in build/site; a warning is an error
 	@PYTHONPATH=src:. $(SITE)/bin/python tools/site_pages.py build/pages

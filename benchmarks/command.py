@@ -13,7 +13,7 @@ import click
 
 from benchmarks.aims import SOURCE
 from benchmarks.workload import Row
-from ringcast.cli.words import is_told, json_file_option, note, table
+from ringcast.cli.words import is_told, json_file_option, note, print_table
 
 Rows: TypeAlias = Sequence[Row]
 
@@ -78,12 +78,15 @@ def benchmark(module: str, help: str, *options: click.Option, **more: Any) -> Be
 
 
 def _print_table(rows: Rows) -> None:
-    """Rows, all with the same columns."""
-    cells = [list(rows[0]), *(list(map(_cell, row.values())) for row in rows)]
-    click.echo("\n".join(table(cells, right=range(len(rows[0])))))
+    """Rows, all with the same columns; figures stand to the right."""
+    head = [name.replace("_", " ") for name in rows[0]]
+    right = [at for at, name in enumerate(rows[0]) if not isinstance(rows[0][name], str)]
+    print_table([head, *(list(map(_cell, row.values())) for row in rows)], right, repeated=3)
 
 
 def _cell(value: object) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.{2 if value < 2 else 1}f}" if isinstance(value, float) else str(value)

@@ -206,15 +206,15 @@ def test_files_are_short(path: str) -> None:
 
 
 CEILINGS = {
-    "aio": 7571,
-    "benchmarks": 4264,  # networks of any MTU, single messages, what refusing and sealing cost
-    "cli": 3652,
+    "aio": 7769,  # SRV records
+    "benchmarks": 4267,  # networks of any MTU, single messages, what refusing and sealing cost
+    "cli": 3960,  # tables fit the terminal, top has keys and colours
     "core": 630,
     "explore": 4023,
     "protocols": 10002,
     "rules": 4194,
     "sim": 6131,  # views are torn where networks part
-    "spark": 7229,
+    "spark": 7422,  # the page tells settings and versions, and a reason once
     "trace": 4911,  # windows of uniform messages do not grow
     "window": 1752,
     "wire": 3021,

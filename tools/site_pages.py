@@ -33,6 +33,10 @@ PLACES = {
 """Where the site has what links of the repository lead to; a folder is its first page."""
 
 
+BESIDE = ("site.css", "demo.svg")
+"""What pages show, and is no page."""
+
+
 def pages() -> dict[str, str]:
     """The text of every page, by its path on the site."""
     folder = ROOT / "docs"
@@ -113,7 +117,8 @@ def gather(folder: Path) -> None:
         path = folder / page
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    shutil.copy(ROOT / "docs" / "site.css", folder)
+    for name in BESIDE:
+        shutil.copy(ROOT / "docs" / name, folder)
 
 
 if __name__ == "__main__":

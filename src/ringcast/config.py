@@ -22,7 +22,7 @@ from ringcast.errors import ConfigError, UsageError
 from ringcast.model import Address, Purge
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 TransportName: TypeAlias = Literal["udp", "multicast", "tcp"]
 
@@ -112,10 +112,12 @@ def check_flag(field_name: str, value: object) -> None:
         raise ConfigError(field_name, value, "True or False")
 
 
-def check_address(field_name: str, value: object) -> None:
+def check_address(
+    field_name: str, value: object, parse: Callable[[str], Address] = Address.parse
+) -> None:
     """Raise ConfigError unless the value is an address; which ones may be used is for `join`."""
     try:
-        Address.parse(value if isinstance(value, str) else "")
+        parse(value if isinstance(value, str) else "")
     except UsageError:
         raise ConfigError(field_name, value, "host:port, such as 127.0.0.1:7800") from None
 
@@ -429,7 +431,7 @@ class GroupConfig:
         if not isinstance(self.members, list | tuple):
             raise ConfigError("members", self.members, "a list of addresses: ['127.0.0.1:7800']")
         for address in self.members:
-            check_address("members", address)
+            check_address("members", address, Address.parse_place)
         if self.transport not in get_args(TransportName):
             raise ConfigError("transport", self.transport, "'udp', 'multicast' or 'tcp'")
         check_flag("must_exist", self.must_exist)

@@ -41,6 +41,18 @@ class Address(NamedTuple):
             raise UsageError(f"{text!r} is not an address: write host:port, such as 127.0.0.1:7800")
         return cls(host, int(port))
 
+    @classmethod
+    def parse_place(cls, text: str) -> Address:
+        """The same, or the name of SRV records, which have the ports: it gets port 0."""
+        if ":" not in text and (service := cls(text, 0)).is_service:
+            return service
+        return cls.parse(text)
+
+    @property
+    def is_service(self) -> bool:
+        """It is a name of SRV records, such as _ringcast._udp.orders.example."""
+        return self.host.startswith("_") and "._" in self.host
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"

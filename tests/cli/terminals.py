@@ -115,6 +115,9 @@ class Terminal:
         self.process.stdin.write(text.encode())
         self.process.stdin.flush()
 
+    def resize(self, columns: int, rows: int) -> None:
+        termios.tcsetwinsize(self._screen, (rows, columns))
+
     def until(self, pattern: str) -> str:
         """Read on until this is shown, if it is not yet; everything so far."""
         return self.shown if re.search(pattern, self.shown) else until(self._look, pattern)

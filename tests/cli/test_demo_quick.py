@@ -15,7 +15,7 @@ def test_survivors_agree_without_spark() -> None:
     assert [line[0] for line in result.output.splitlines() if line[0].isdigit()] == list("12345")
     assert "later the view is m0, m1" in result.output
     sums = r"(\d+) for +([\d,.]+) +"
-    uniform = re.search(f"m3 +{sums}{sums}the same: killed, but uniform", result.output)
+    uniform = re.search(f"m3 +{sums}{sums}the same: it sent uniform", result.output)
     assert uniform is not None
     assert uniform.group(1, 2) == uniform.group(3, 4)
 

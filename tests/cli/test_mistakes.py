@@ -77,9 +77,48 @@ MISTAKES: list[tuple[str, str]] = [
     ("explore ring --scenario Z", r"Invalid value for '--scenario': 'Z' is not one of .*"),
     ("bench ring --adders 0", r"Invalid value for '--adders': 0 is not in the range .*"),
     ("top x --interval 0", r"Invalid value for '--interval': .*"),
-    ("explode", r"No such command 'explode'\. .*"),
+    ("simulate --jobs 0", r"Invalid value for '--jobs': 0 is not in the range 1<=x<=256\. .*"),
+    (
+        "simulate --protocol unicast --partitions",
+        r"--partitions needs --protocol group or uniform \(see ringcast simulate --help\)",
+    ),
+    (
+        "simulate --grid capacity=4",
+        r"--master, --grid, --audit and --out go with --spark \(see ringcast simulate --help\)",
+    ),
+    ("replay", r"give either --seed or --options \(see ringcast replay --help\)"),
+    ("replay --seed -1", r"Invalid value for '--seed': -1 is not in the range 0<=x<=\d+\. .*"),
+    ("demo --loss 2", r"Invalid value for '--loss': 2\.0 is not in the range 0<=x<=0\.5\. .*"),
+    ("demo --quick --keep run", r".*: --quick records nothing: leave it out \(see .*\)"),
+    ("bench multicast --size big", r".*: 'big' is not a size: write 1000, or 100-mixed .*"),
+    ("join", r"which group\? Give its name, or a file that has it with --config"),
+    ("join x --record-level full", r"No such option '--record-level'\. .*'--record'\? .*"),
+    (
+        "join x --set capacity=3",
+        r"'capacity=3' is not SECTION\.KEY=VALUE, such as multicast\.capacity=8192",
+    ),
+    ("join x --key-file none", r"no key file none: make one with `ringcast keygen none`"),
+    (
+        "members --json orders",
+        r".*: orders is no JSON file: end it in \.json, or write --json last .*",
+    ),
+    ("stats x --json --prometheus", r"--json or --prometheus, not both"),
+    ("top", r"Missing argument 'GROUP'\. \(see ringcast top --help\)"),
+    ("explode", r"No such command 'explode'\. \(see ringcast --help\)"),
+    ("simulte", r"No such command 'simulte'\. Did you mean 'simulate'\? \(see ringcast --help\)"),
     # Directories
     ("audit none", r"Invalid value for 'DIRECTORY': Directory 'none' does not exist\. .*"),
+    ("audit .", r"\.: no segments \(\*\.parquet\) in it: members write them with record="),
+    ("audit . --report none/x.html", r".*--report: nothing can be written in \S+/none \(see .*\)"),
+    (
+        "tables show none",
+        r"none: no tables here: build them with ringcast tables build TRACES none",
+    ),
+    ("tables build none", r"Invalid value for 'TRACES': Directory 'none' does not exist\. .*"),
+    (
+        "keygen options.json",
+        r"options\.json is there already: a key is not written over, name another file",
+    ),
     ("audit . --master here", r"Invalid value for '--master': 'here': write local\[\*\], .*"),
     (
         "simulate --seeds 0 --json none/figures.json",
@@ -98,6 +137,13 @@ MISTAKES: list[tuple[str, str]] = [
         r"cannot listen on 127\.0\.0\.1:\d+: Address already in use",
     ),
     ("join x --metrics USED", r"cannot tell metrics on 127\.0\.0\.1:\d+: Address already in use"),
+    ("join x --member nowhere", r"members = 'nowhere': must be host:port, such as .*"),
+    (
+        "join x --listen 192.0.2.1:7800",
+        r"192\.0\.2\.1:7800 is not a loopback address: without a key .* make one with `ringcast "
+        r"keygen FILE` .*",
+    ),
+    ("join x --listen 127.0.0.1:99999", r"listen = '127\.0\.0\.1:99999': must be host:port, .*"),
     ("join x --listen nowhere", r"listen = 'nowhere': must be host:port, such as .*"),
     # Members
     *[

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 from terminals import Terminal, member, mistake, ringcast, told, until
 
@@ -121,7 +122,8 @@ def test_top_on_a_terminal_shows_it_and_the_manual_shows_such_a_terminal(
     # Each look is drawn over the one before; the last may not have come to its end.
     looks = re.findall(r"\x1b\[H([^H]*)\x1b\[J", shown)
     assert len(looks) >= 2
-    lines = looks[-1].replace("\x1b[K", "").split("\r\n")
+    assert "\x1b[31mweb-3: full for" in looks[-1]  # red
+    lines = click.unstyle(looks[-1]).split("\r\n")
     assert len(lines) < rows
     assert max(map(len, lines)) <= columns
     assert lines[3].endswith(" s")  # who waits for whom, and since when, is not cut off
@@ -129,15 +131,69 @@ def test_top_on_a_terminal_shows_it_and_the_manual_shows_such_a_terminal(
     assert shape("\n".join(lines)) == shape(capture)
 
 
-def test_a_terminal_that_is_too_small_has_the_beginning(group: dict[str, Terminal]) -> None:
-    with Terminal("top", "orders", "--interval", "0.1", screen=True, columns=50, rows=6) as small:
-        small.until(r"web-1 [^H]*\x1b\[J")
+def last_look(terminal: Terminal) -> list[str]:
+    """The lines of the last look that came to its end."""
+    return click.unstyle(re.findall(r"\x1b\[H([^H]*)\x1b\[J", terminal.shown)[-1]).split("\r\n")
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "headings"),
+    [
+        (50, 10, ["MEMBER", "SENT/s", "WINDOW", "WAITS", "FOR"]),
+        (34, 8, ["MEMBER", "WAITS", "FOR"]),
+    ],
+)
+def test_a_terminal_that_is_too_small_shows_who_waits_for_whom(
+    group: dict[str, Terminal], columns: int, rows: int, headings: list[str]
+) -> None:
+    options = ("top", "orders", "--interval", "0.1")
+    with Terminal(*options, screen=True, columns=columns, rows=rows) as small:
+        small.until(r"full for[^H]*1 more  every[^H]*\x1b\[J")
         assert small.end(signal.SIGTERM)[0] == 0
-    look = re.findall(r"\x1b\[H([^H]*)\x1b\[J", small.shown)[-1]
-    lines = look.replace("\x1b[K", "").split("\r\n")
-    assert lines[-1] == "…"
-    assert len(lines) == 5
-    assert [len(line) for line in lines if line.endswith("…")] == [50, 50, 1]
+    lines = last_look(small)
+    assert len(lines) < rows
+    assert max(map(len, lines)) <= columns
+    assert lines[2].split() == headings
+    assert re.fullmatch(r"web-1 .* web-3: full for [\d.]+ s", lines[3])
+    assert lines[4].startswith("web-3   does not answer for ")
+    assert lines[-1].startswith("1 more  every 0.1 s  q quit")
+
+
+def test_top_has_keys(group: dict[str, Terminal]) -> None:
+    with Terminal("top", "orders", "--interval", "0.4", screen=True) as terminal:
+        terminal.until("every 0.4 s  q quit")
+        terminal.type("+")
+        terminal.until("every 0.8 s")
+        terminal.type("--")
+        terminal.until("every 0.2 s")
+        terminal.type(" ")
+        terminal.until("paused  q quit")
+        terminal.type("w")
+        terminal.until(r"WAITS FOR\S*\s+web-3 [^H]*web-1 [^H]*web-2 ")
+        terminal.type("q")
+        while terminal.process.poll() is None:
+            pass
+        assert terminal.process.returncode == 0
+
+
+def test_top_draws_anew_when_its_terminal_is_resized(group: dict[str, Terminal]) -> None:
+    with Terminal("top", "orders", "--interval", "600", screen=True, columns=120) as terminal:
+        terminal.until(r"TAKEN/s[^H]*\x1b\[J")
+        terminal.resize(50, 10)
+        terminal.until(r"(?s)\x1b\[2J.*\x1b\[2J\x1b\[H[^H]*full for[^H]*\x1b\[J")
+        lines = last_look(terminal)
+    assert max(map(len, lines)) <= 50
+    assert len(lines) < 10
+
+
+def test_colours_that_nobody_wants_are_left_out(
+    group: dict[str, Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    with Terminal("top", "orders", "--interval", "0.1", screen=True) as terminal:
+        terminal.until(r"full for[^H]*\x1b\[J")
+    assert not re.search(r"\x1b\[[\d;]*m", terminal.shown)
+    assert "\x1b[H" in terminal.shown  # it is drawn in its place all the same
 
 
 def test_the_manual_shows_what_explain_says(group: dict[str, Terminal]) -> None:

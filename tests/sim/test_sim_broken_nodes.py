@@ -415,7 +415,7 @@ def test_simulate_reports_the_matrix_and_keeps_traces(tmp_path: Path) -> None:
     arguments = ["--seeds", "0:4", "--jobs", "2", "--matrix"]
     arguments += ["--json", str(tmp_path / "figures.json"), "--record", str(tmp_path / "traces")]
     result = CliRunner().invoke(simulate, arguments)
-    assert "empty cells: " in result.output
+    assert "empty cells:\n" in result.output
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert figures["seeds"] == [0, 4]
     assert figures["rules"]["N1"]["premises"] > 0

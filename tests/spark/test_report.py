@@ -108,6 +108,7 @@ def test_columns_are_aligned_and_statuses_have_their_colour() -> None:
     for line, verdict in zip(plain, report.verdicts, strict=True):
         assert line[at:].startswith(f"{verdict.status} ")
         assert line[:checks].endswith(f" {verdict.premises}")
+        assert line[checks:].startswith(f"  {verdict.title}")
     coloured = printed(report, color=True)[2 : 2 + len(TITLES)]
     assert [click.unstyle(line) for line in coloured] == plain
     codes = [line.split("\x1b[")[1][:2] for line in coloured]
@@ -210,3 +211,16 @@ def test_names_from_traces_cannot_steer_the_terminal() -> None:
     assert "N1: \\x1b]0;x\\x07" in lines
     assert "    a\\x1b[2J row 5: deliver b\\n 3..4" in lines
     assert "\x1b" not in "".join(lines)
+
+
+def test_a_remark_on_several_guarantees_is_said_once() -> None:
+    killed, alone = {"b"}, "that sends were blocked is not recorded"
+    report = report_of(
+        Verdict("G1", premises=3, unknown=killed),
+        Verdict("N1", premises=3, unknown=killed),
+        Verdict("N3", premises=3, unjudged=alone),
+    )
+    lines = printed(report)
+    remark = "ok as far as b's trace goes (killed)"
+    assert [line for line in lines if remark in line] == [f"G1, N1: {remark}"]
+    assert [line for line in lines if line.endswith(f"each send takes the next number: {alone}")]

@@ -176,11 +176,12 @@ async def join(
     given here is as the environment says: RINGCAST_LISTEN, RINGCAST_MULTICAST_CAPACITY.
 
     Members of one user on one machine find each other by the name alone. Else say where to look:
-    `members` are addresses where some may be found, or host names, which are looked up again while
-    the group lives; `discovery` is a `DirectorySource` or anything else with its three methods. If
-    nobody is there this member starts the group, unless it `must_exist`: then JoinTimeout is
-    raised. What all members must agree on comes from the group (`Group.settings`); UsageError: this
-    member asks for something else. `listen` is the address to use, by default any free port on
+    `members` are addresses where some may be found, or host names, or names of SRV records such as
+    "_ringcast._udp.orders.example", which are looked up again while the group lives; `discovery` is
+    a `DirectorySource` or anything else with its three methods. If nobody is there this member
+    starts the group, unless it `must_exist`: then JoinTimeout is raised. What all members must
+    agree on comes from the group (`Group.settings`); UsageError: this member asks for something
+    else. `listen` is the address to use, by default any free port on
     loopback. If others reach it at another address, because a forwarder stands between, say which
     with `advertise`: that is this member's address then. `transport` is "udp"; "multicast", with
     which what is sent to the group leaves once for all members; or "tcp" for one connection between
@@ -247,7 +248,7 @@ async def join(
     if keys is not None:
         base = replace(base, insecure=True)  # it may leave this machine
     own = await look_up_own(base.listen)
-    given = [Address.parse(text) for text in base.members]
+    given = [Address.parse_place(text) for text in base.members]
     forwarder = None if advertise is None else await look_up_own(advertise)
     scraped = None if base.metrics is None else await look_up_own(base.metrics)
     listed = NameSource(given, forwarder or own) if any(map(is_name, given)) else ListSource(given)

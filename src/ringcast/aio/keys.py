@@ -254,7 +254,9 @@ def write_key_file(path: Path) -> Key:
     try:
         _write(path, [key])
     except FileExistsError:
-        raise UsageError(f"{path} is there already: a key is not written over") from None
+        raise UsageError(
+            f"{path} is there already: a key is not written over, name another file"
+        ) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot make key file {path}: {_why(error)}") from None
     return key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -179,6 +180,9 @@ def _settings(config: GroupConfig) -> dict[str, Any]:
     multicast = config.multicast
     return {
         "ringcast": ringcast,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "transport": config.transport,
         "purge": multicast.purge.name.lower(),
         "capacity": multicast.capacity_max,
         "multicast": asdict(multicast),

@@ -10,8 +10,9 @@ By default members meet in a directory that belongs to the user, with one small 
 Addresses that are given as host names are looked up, without holding up the loop. What a member
 listens at, and is known by, is looked up once: it must be there. Names where others may be found
 are asked for again while the group lives, so a name that stands for whichever members run (a
-headless service, a record with many addresses) is enough to find them. That one has no address yet
-is no mistake: who comes first is alone. Protocols see numbers only.
+headless service, a record with many addresses) is enough to find them. A name such as
+_ringcast._udp.orders.example stands for SRV records, which have the ports too (srv.py). That one
+has no address yet is no mistake: who comes first is alone. Protocols see numbers only.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
+from ringcast.aio.srv import Resolver
 from ringcast.errors import UsageError
 from ringcast.model import Address
 
@@ -297,18 +299,22 @@ async def look_up(address: Address, near: Address | None = None) -> list[Address
     """All that it stands for now; of the kind of `near`, or any, those of version 4 first."""
     if not is_name(address):
         return [address]
+    if address.is_service:
+        places = await Resolver.of_system().services(address.host)
+        found = await asyncio.gather(*(look_up(place, near) for place in places))
+        return list(dict.fromkeys(each for some in found for each in some))
     family = socket.AF_UNSPEC
     if near is not None:
         family = socket.AF_INET6 if ":" in near.host else socket.AF_INET
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(
+        resolved = await loop.getaddrinfo(
             address.host, address.port, family=family, type=socket.SOCK_DGRAM
         )
     except (OSError, UnicodeError):
         return []
-    found.sort(key=lambda each: each[0] != socket.AF_INET)
-    return list(dict.fromkeys(Address(str(each[4][0]), address.port) for each in found))
+    resolved.sort(key=lambda each: each[0] != socket.AF_INET)
+    return list(dict.fromkeys(Address(str(each[4][0]), address.port) for each in resolved))
 
 
 async def look_up_own(text: str) -> Address:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -38,7 +40,7 @@ COMMANDS = {
 SPARK = {"pyspark", "pyarrow", "pandas", "numpy", "duckdb"}
 """What ringcast alone does not bring."""
 
-UNIX = {"fcntl", "resource"}
+UNIX = {"fcntl", "resource", "termios"}
 """What comes with Python, but not on Windows."""
 
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
@@ -95,6 +97,13 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS, 1)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _mistakes():
             return super().parse_args(ctx, args)
@@ -106,8 +115,11 @@ class _Commands(click.Group):
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ringcast")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Reliable group messaging, and the tools that prove what it promises.
 
     Each command has --help with an example.
     """
+    if os.environ.get("NO_COLOR"):
+        context.color = False

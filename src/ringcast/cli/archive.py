@@ -13,7 +13,16 @@ import click
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.cli.stopping import joined
-from ringcast.cli.words import Duration, is_line_told, is_told, json_file_option, note, safe, table
+from ringcast.cli.words import (
+    Duration,
+    counted,
+    is_line_told,
+    is_told,
+    json_file_option,
+    note,
+    print_table,
+    safe,
+)
 from ringcast.config_file import PRESETS, load_config
 from ringcast.events import Closed, Delivered, ViewInstalled
 
@@ -182,7 +191,8 @@ class _Keeper:
             return
         click.echo(
             f"{what}: {safe(str(group.view))}; {self._messages} messages ({rate:.0f}/s) in "
-            f"{recorder['segments']} files, {recorder['queued_bytes']} bytes to be written"
+            f"{counted(recorder['segments'], 'file')}, "
+            f"{recorder['queued_bytes']} bytes to be written"
         )
 
 
@@ -214,7 +224,7 @@ def prune(directory: Path, age_s: float, dry_run: bool) -> None:
     before = time.time() - age_s
     pruned = prune_files(directory, before, is_trial=dry_run)
     done = "would remove" if dry_run else "removed"
-    click.echo(f"{done} {len(pruned.removed)} files, {pruned.size / 1e6:.1f} MB")
+    click.echo(f"{done} {counted(len(pruned.removed), 'file')}, {pruned.size / 1e6:.1f} MB")
     for query, count in pruned.kept_for.items():
         click.echo(
             f"kept {count} old files for query {query}, which has not read them; if it is gone for "
@@ -272,8 +282,8 @@ def show(directory: Path, json_file: Path | None) -> None:
     }
     if is_told(about, json_file):
         return
-    click.echo(f"{len(index.files)} files, {size / 1e6:.1f} MB")
-    click.echo("\n".join(table([head, *senders], right={1, 2})))
+    click.echo(f"{counted(len(index.files), 'file')}, {size / 1e6:.1f} MB")
+    print_table([head, *senders], right={1, 2})
     for query, count in left.items():
         minutes = (time.time() - query.committed_at) / 60
         click.echo(f"query {query.name}: {count} to read, committed {minutes:.0f} min ago")

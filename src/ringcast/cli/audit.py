@@ -18,11 +18,13 @@ from ringcast.cli.words import (
     SCREEN,
     Duration,
     SparkMaster,
+    counted,
     is_line_told,
     is_told,
     json_file_option,
+    print_table,
     safe,
-    table,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -102,10 +104,12 @@ def audit(
         )
 
     from ringcast.spark.audit import audit as audit_run
-    from ringcast.spark.audit import audit_all
+    from ringcast.spark.audit import audit_all, find_segments
     from ringcast.spark.page import write_page
     from ringcast.spark.session import context, session
 
+    if not follow:
+        find_segments(directory)  # what is not there is told before Spark takes its time
     click.echo("starting Spark …", err=True)
     spark = context("ringcast audit", master)
     try:
@@ -151,19 +155,22 @@ def print_report(report: Report) -> None:
     """The verdicts as a table, what shows each violation, and the sum of it in a sentence."""
     print_verdicts(report)
     for note in report.notes:
-        click.echo(f"note: {safe(note)}")
+        say(f"note: {safe(note)}")
     for why, names in report.unseen().items():
-        click.echo(f"note: not judged: {', '.join(names)}: {safe(why)}")
-    click.echo(f"\n{safe(report.summary)}")
+        say(f"note: not judged: {', '.join(names)}: {safe(why)}")
+    click.echo()
+    say(safe(report.summary))
 
 
 def print_verdicts(report: Report) -> None:
     """The table, and what shows each violation."""
     click.echo(
-        f"run {safe(report.run_id)}: {report.members} members, {report.segments} segments, "
-        f"{report.rows} rows"
+        f"run {safe(report.run_id)}: {counted(report.members, 'member')}, "
+        f"{counted(report.segments, 'segment')}, {counted(report.rows, 'row')}"
     )
     _print_table(report)
+    for remark, names in report.shared().items():
+        say(f"{', '.join(names)}: {safe(remark)}")
     for verdict in report.verdicts:
         for violation in verdict.violations:
             click.echo(f"\n{verdict.id}: {safe(violation.text)}")
@@ -173,9 +180,12 @@ def print_verdicts(report: Report) -> None:
 
 def _print_table(report: Report) -> None:
     judged = [verdict for verdict in report.verdicts if not verdict.is_unseen]
-    rows = [("", "guarantee", "verdict", "checks", "detail")]
-    rows += [(v.id, v.title, _styled(v.status), str(v.premises), safe(v.detail)) for v in judged]
-    click.echo("\n".join(table(rows, right={3})))
+    rows = [("", "verdict", "checks", "guarantee")]
+    for verdict in judged:
+        own = report.own(verdict)
+        title = f"{verdict.title}: {safe(own)}" if own else verdict.title
+        rows.append((verdict.id, _styled(verdict.status), str(verdict.premises), title))
+    print_table(rows, right={2})
 
 
 def _styled(status: str) -> str:
@@ -217,7 +227,7 @@ def follow_audit(
         for step in steps:
             counts = {"batch": step.batch, "new_segments": step.new}
             is_line_told(counts | json.loads(step.report.to_json()), json_file)
-            about = f"{step.new} new segments, {step.segments} in all"
+            about = f"{counted(step.new, 'new segment')}, {step.segments} in all"
             click.echo(f"batch {step.batch}: {about}" if step.batch >= 0 else about, err=True)
             for line in said.lines(step.report):
                 click.echo(line, err=json_file == SCREEN)

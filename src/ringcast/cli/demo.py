@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.aio.sources import check_system
-from ringcast.cli.words import table
+from ringcast.cli.words import print_table
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -181,14 +181,15 @@ def _agree(traders: list[str], told: list[Totals]) -> Totals:
     for sender, guarantee in sorted(set().union(*told)):
         found = [totals.get((sender, guarantee), (0, 0)) for totals in told]
         if sender not in traders and guarantee == "fifo":
-            remark = "may differ: killed, and its messages were plain"
+            remark = click.style("may differ: it sent plain", "yellow")
         elif len(set(found)) > 1:
             raise click.ClickException(f"survivors differ on {sender}, {found}: please report this")
         else:
             agreed[sender, guarantee] = found[0]
-            remark = "the same" if sender in traders else "the same: killed, but uniform"
+            why = "" if sender in traders else ": it sent uniform"
+            remark = click.style(f"the same{why}", "green")
         rows.append([sender, *(_sum(*each) for each in found), remark])
-    _print_table(rows)
+    print_table(rows, indent="   ")
     return agreed
 
 
@@ -198,7 +199,8 @@ def _compare(revenue: Revenue, totals: Totals) -> None:
 
     revenue.finish()
     _step(6, f"Orders and revenue in each {WINDOW_S} seconds, from the stream:")
-    _print_table([[f"{since:%H:%M:%S}", _sum(*sums)] for since, *sums in revenue.by_time()])
+    sums = [[f"{since:%H:%M:%S}", _sum(*sums)] for since, *sums in revenue.by_time()]
+    print_table(sums, indent="   ", is_headed=False)
     found = revenue.by_sender()
     for key, expected in totals.items():
         if found.get(key) != expected:
@@ -259,12 +261,8 @@ def _plant_duplicate(trace: Path, planted: Path) -> None:
 
 
 def _sum(orders: int, cents: int) -> str:
-    return f"{orders:6} for {cents / 100:10,.2f}"
+    return f"{orders:5} for {cents / 100:9,.2f}"
 
 
 def _step(number: int, sentence: str) -> None:
     click.secho(f"{number}. {sentence}", bold=True)
-
-
-def _print_table(rows: list[list[str]]) -> None:
-    click.echo("\n".join(f"   {line}" for line in table(rows)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.cli import simulate
-from ringcast.cli.words import is_told, spark_session, table
+from ringcast.cli.words import counted, is_told, print_table, spark_session
 from ringcast.errors import UsageError
 from ringcast.sim.grid import point_words
 from ringcast.spark.fleet import SCHEMA, fleet_rows, tasks_for, watched
@@ -42,7 +42,7 @@ def run_fleet(
     """The same, in a session that is there and stays."""
     started = perf_counter()
     tasks = tasks_for(spark, fleet)
-    click.echo(f"{fleet.runs} runs in {tasks} tasks …", err=True)
+    click.echo(f"{counted(fleet.runs, 'run')} in {counted(tasks, 'task')} …", err=True)
     rows = fleet_rows(spark, fleet, tasks)
 
     def tell(done: int, every: int) -> None:
@@ -79,11 +79,11 @@ def _show(fleet: Fleet, found: Outcome, seconds: float, *, matrix: bool) -> None
         simulate.show_matrix(tally, fleet.protocol, fleet.purge)
     click.echo()
     _show_points(found.points)
-    click.echo(f"\n{simulate.sum_of(tally, 'runs', seconds)}")
+    click.echo(f"\n{simulate.sum_of(tally, 'run', seconds)}")
 
 
 def _show_cluster(fleet: Fleet, cluster: Cluster) -> None:
-    click.echo(f"{cluster.rule} violated in {cluster.runs} runs; {cluster.state}")
+    click.echo(f"{cluster.rule} violated in {counted(cluster.runs, 'run')}; {cluster.state}")
     if cluster.runs > 1 and cluster.faults:
         click.echo(f"  in all of them: {', '.join(cluster.faults)}")
     click.echo(f"  seed {cluster.seed}: {cluster.text}")
@@ -118,7 +118,7 @@ def _show_points(points: list[AtPoint]) -> None:
                 *("-" if share is None else f"{share:.2f}" for share in worst),
             ]
         )
-    click.echo("\n".join(table(lines, right=range(1, len(lines[0])))))
+    print_table(lines, right=range(1, len(lines[0])))
 
 
 def _figures(fleet: Fleet, found: Outcome, seconds: float) -> dict[str, object]:

@@ -16,7 +16,7 @@ import click
 from ringcast.aio.probe import ANSWER_BYTES_MAX, connect, credentials, probes
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.sources import group_directory, runtime_directory
-from ringcast.cli.words import is_told, json_file_option, safe, table
+from ringcast.cli.words import is_told, json_file_option, print_table, safe, say
 from ringcast.config import check_name
 from ringcast.errors import UsageError
 
@@ -299,7 +299,7 @@ def _print_view(view: dict[str, Any]) -> None:
     for member in view["members"]:
         process = "" if member["pid"] is None else f"process {member['pid']}"
         rows.append((f"  {safe(member['name'])}", member["address"], process, member["state"]))
-    click.echo("\n".join(table(rows)))
+    print_table(rows, is_headed=False)
 
 
 @click.command()
@@ -334,7 +334,8 @@ def explain(group: str, member: str | None, json_file: Path | None) -> None:
                 lines.append(f"{reply.who} does not answer: {reply.why_not}")
             else:
                 lines += [f"{reply.who}: {safe(reason)}" for reason in reply.answer["reasons"]]
-        click.echo("\n".join(lines) or "nothing waits")
+        for line in lines or ["nothing waits"]:
+            say(line)
 
 
 @click.command()

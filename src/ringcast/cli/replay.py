@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.cli.simulate import partitions_option, protocol_option, purge_option
-from ringcast.cli.words import note
+from ringcast.cli.words import counted, note
 from ringcast.sim.grid import grid_points, parse_setting, place
 from ringcast.sim.options import from_json
 from ringcast.sim.plan import expand
@@ -98,8 +98,9 @@ def replay(
         click.echo(f"… and {len(result.failures) - FAILURES_SHOWN} more violations")
     summary = result.summary
     click.echo(
-        f"seed {options.seed} · {len(result.failures)} violations · {summary.deliveries} "
-        f"deliveries · {summary.faults} faults · trace {summary.hash[:16]}"
+        f"seed {options.seed} · {counted(len(result.failures), 'violation')} · "
+        f"{summary.deliveries} deliveries · {counted(summary.faults, 'fault')} · "
+        f"trace {summary.hash[:16]}"
     )
     ctx.exit(1 if result.failures else 0)
 

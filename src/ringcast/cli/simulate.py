@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.words import SparkMaster, is_told, json_file_option, note, table
+from ringcast.cli.words import SparkMaster, counted, is_told, json_file_option, note, print_table
 from ringcast.sim.crowd import LOAD, PAYLOAD_BYTES, UNIFORM, loads, uniform_cost
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds
@@ -158,7 +158,7 @@ def simulate(
             note(f"measured: {load.way}")
             found.append(load)
         if not is_told([load._asdict() for load in found], json_file):
-            click.echo("\n".join(load_lines(found)))
+            show_loads(found)
         return
     if partitions and protocol not in DETECTING:
         raise click.UsageError("--partitions needs --protocol group or uniform")
@@ -205,7 +205,7 @@ def simulate(
     ctx.exit(1 if tally.violations or tally.vacuous else 0)
 
 
-def load_lines(found: list[Load]) -> list[str]:
+def show_loads(found: list[Load]) -> None:
     each = "per message and member"
     rows = [["", "control frames", each, "as datagrams", each, "all datagrams", "bytes kept"]]
     for load in found:
@@ -213,11 +213,11 @@ def load_lines(found: list[Load]) -> list[str]:
         for count in (load.frames, load.datagrams):
             row += [count, f"{load.per_message(count):.4f}"]
         rows.append([*map(str, (*row, load.all_datagrams, load.retained))])
-    return [
+    click.echo(
         f"{found[0].members} members; each sends {LOAD.runs} runs of {LOAD.messages} messages of "
-        f"{PAYLOAD_BYTES} bytes, one every {LOAD.period_ms:.0f} ms; no faults",
-        *table(rows, right=range(1, 7)),
-    ]
+        f"{PAYLOAD_BYTES} bytes, one every {LOAD.period_ms:.0f} ms; no faults"
+    )
+    print_table(rows, right=range(1, 7))
 
 
 def _show(
@@ -239,13 +239,14 @@ def _show(
         )
     if matrix:
         show_matrix(tally, protocol, purge)
-    click.echo(sum_of(tally, "seeds", seconds))
+    click.echo(sum_of(tally, "seed", seconds))
 
 
-def sum_of(tally: Tally, runs: str, seconds: float) -> str:
+def sum_of(tally: Tally, run: str, seconds: float) -> str:
     return (
-        f"{tally.seeds} {runs} · {tally.violations} violations · {tally.deliveries} deliveries · "
-        f"{tally.faults} faults · {tally.seeds / max(seconds, 1e-9):.1f} {runs}/s"
+        f"{counted(tally.seeds, run)} · {counted(tally.violations, 'violation')} · "
+        f"{tally.deliveries} deliveries · {counted(tally.faults, 'fault')} · "
+        f"{tally.seeds / max(seconds, 1e-9):.1f} {run}s/s"
     )
 
 
@@ -273,12 +274,16 @@ def _show_failures(summary: Summary, which: str) -> None:
 
 
 def show_rules(tally: Tally) -> None:
-    click.echo(f"{'rule':10} {'judged':>10} {'violated':>9}  worst wait / bound")
+    rows = [["rule", "judged", "violated", "worst wait / bound"]]
     for rule, judged in tally.judged.items():
         worst = "" if judged.worst is None else f"{judged.worst:.2f}"
-        note = "" if judged.premises else "never had a case: this run shows nothing about it"
-        line = f"{rule:10} {judged.premises:10} {judged.violations:9}  {worst}{note}"
-        click.echo(line.rstrip())
+        if not judged.premises:
+            worst = click.style("never had a case", "yellow")
+        violated = click.style(str(judged.violations), "red" if judged.violations else None)
+        rows.append([rule, str(judged.premises), violated, worst])
+    print_table(rows, right={1, 2})
+    if tally.vacuous:
+        click.echo("Nothing is shown about rules that never had a case: more seeds may have one.")
 
 
 def show_happenings(tally: Tally) -> None:
@@ -294,9 +299,15 @@ def show_matrix(tally: Tally, protocol: str, purge: str) -> None:
         [fault, title, *(str(counts[fault, kind]) for kind in kinds)]
         for fault, title in FAULTS.items()
     ]
-    click.echo("\n".join(["", *table(rows, right=range(2, len(rows[0])))]))
-    empty = [f"{fault} × {kind}" for fault in FAULTS for kind in kinds if not counts[fault, kind]]
-    click.echo(f"empty cells: {', '.join(empty) or 'none'}\n")
+    click.echo()
+    print_table(rows, right=range(2, len(rows[0])), repeated=2)
+    empty = []
+    for fault in FAULTS:
+        missed = [kind for kind in kinds if not counts[fault, kind]]
+        if missed:
+            empty.append([fault, "all" if missed == [*kinds] else ", ".join(missed)])
+    click.echo(f"empty cells:{'' if empty else ' none'}")
+    print_table([*empty, ["", ""]], is_headed=False)
 
 
 def figures(

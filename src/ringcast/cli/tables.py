@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.words import Duration, is_told, json_file_option, safe, spark_session, table
+from ringcast.cli.words import (
+    Duration,
+    counted,
+    is_told,
+    json_file_option,
+    print_table,
+    safe,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +107,9 @@ def prune(warehouse: Path, older_than: float, layers: tuple[str, ...]) -> None:
     days = prune_tables(_existing(warehouse), before, layers or _LAYERS)
     what = ", ".join(layers) if layers else "all tables"
     span = (
-        f"{len(days)} days, {days[0]} to {days[-1]}" if days else f"no day: none is before {before}"
+        f"{counted(len(days), 'day')}, {days[0]} to {days[-1]}"
+        if days
+        else f"no day: none is before {before}"
     )
     click.echo(f"removed {what} of {span}")
 
@@ -121,7 +131,7 @@ def show(warehouse: Path, json_file: Path | None) -> None:
     lines += [
         [*(str(row[name]) for name in columns), f"{row['first']} to {row['last']}"] for row in rows
     ]
-    click.echo("\n".join(map(safe, table(lines, right=range(1, 6)))))
+    print_table([list(map(safe, line)) for line in lines], right=range(1, 6))
 
 
 def _summary(warehouse: Warehouse) -> Iterator[dict[str, object]]:
@@ -151,8 +161,8 @@ def _print_built(built: Built) -> None:
     for found in built.quarantined:
         click.echo(safe(f"quarantined {found.file}: {found.reason}"))
     click.echo(
-        f"{len(built.partitions)} partitions built, {built.unchanged} unchanged, "
-        f"{len(built.quarantined)} segments in quarantine"
+        f"{counted(len(built.partitions), 'partition')} built, {built.unchanged} unchanged, "
+        f"{counted(len(built.quarantined), 'segment')} in quarantine"
     )
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import shutil
 import signal
 import sys
-import textwrap
+import termios
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+import tty
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ringcast.cli.local import answers
-from ringcast.cli.words import SCREEN, is_line_told, json_file_option, safe, table
+from ringcast.cli.words import SCREEN, is_line_told, json_file_option, safe, table, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -29,10 +33,18 @@ HEADINGS = (
     *("WINDOW", "UNREAD", "GAPS", "WAITS FOR"),
 )
 RIGHT = range(1, 7)
+GOES_FIRST = (6, 5, 3, 2, 1, 4)
+"""Which columns a narrow terminal does without: who waits for whom stays to the last."""
+NAME_MAX = 24
+KEYS = "q quit  w waiting  n name  s sending  +/- interval  space pause"
+INTERVAL_S = (0.1, 3600.0)
+LOOK_AT_KEYS_S = 0.2
+"""How often the terminal is looked at, for its size and its keys."""
 
 # What terminals have understood for forty years.
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 CLEAR, HIDE_CURSOR, SHOW_CURSOR = "\x1b[2J", "\x1b[?25l", "\x1b[?25h"
+STYLES = re.compile(r"\x1b\[[0-9;]*m")
 
 DURATION = re.compile(r"\d+(\.\d+)? s\b")
 
@@ -40,14 +52,31 @@ DURATION = re.compile(r"\d+(\.\d+)? s\b")
 class _Look(NamedTuple):
     """What is seen at once."""
 
-    table: list[str]
+    title: str
+    members: list[_Shown]
     reasons: list[str]
     """What stands as it stood before."""
     figures: list[dict[str, Any]]
     """For programs."""
 
     def __str__(self) -> str:
-        return "\n".join([*self.table, "", *self.reasons] if self.reasons else self.table)
+        rows = [row for shown in self.members for row in shown.rows]
+        lines = [self.title, "", *table([HEADINGS, *rows], RIGHT)]
+        return "\n".join([*lines, "", *self.reasons] if self.reasons else lines)
+
+
+class _Shown(NamedTuple):
+    """A member's lines, and by what they may be ordered."""
+
+    rows: Rows
+    is_silent: bool
+    waits_s: float
+    """For how long it has been blocked; negative: it is not."""
+    sends: float
+
+    @property
+    def is_urgent(self) -> bool:
+        return self.is_silent or self.waits_s >= 0
 
 
 class _Counts(NamedTuple):
@@ -64,7 +93,7 @@ class _Counts(NamedTuple):
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(0.1, 3600.0),
+    type=click.FloatRange(*INTERVAL_S),
     default=1.0,
     show_default=True,
     help="Seconds between two looks.",
@@ -73,7 +102,10 @@ class _Counts(NamedTuple):
 @json_file_option
 def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> None:
     """Watch the members of a group here: how full their windows are, how fast they send and take,
-    what has to be retransmitted, and who holds whom up since when. Ctrl-C ends it.
+    what has to be retransmitted, and who holds whom up since when.
+
+    Keys: q ends it, as Ctrl-C does; w, n and s order the members: who waits first, by name, who
+    sends most first; + and - change the interval; space stops the picture, or lets it go on.
 
     WINDOW is how many of a member's messages not everybody has delivered, of how many there may be.
     UNREAD waits for its application, GAPS are missing in what has arrived. Below is what stands as
@@ -88,30 +120,110 @@ def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> No
     is_live = sys.stdout.isatty() and not once and json_file != SCREEN
     try:
         if is_live:
-            click.echo(HIDE_CURSOR + CLEAR, nl=False)
-        for look in _looks(group, interval_s, once=once):
-            if not is_line_told(look.figures, json_file):
-                click.echo(_in_place(look) if is_live else str(look), nl=not is_live)
+            with _keys() as keys:
+                _Screen(group, interval_s, keys, json_file).run()
+            return
+        watch = _Watch()
+        is_first = True
+        while True:
+            began = time.monotonic()
+            look = watch.look(answers(group, {"ask": "top"}), began)
+            is_wanted = not (once and is_first)
+            if is_wanted and not is_line_told(look.figures, json_file):
+                click.echo(str(look))
+            if is_wanted and once:
+                return
+            is_first = False
+            time.sleep(max(0.0, began + interval_s - time.monotonic()))
     except KeyboardInterrupt:
         pass
     finally:
         signal.signal(signal.SIGTERM, before)
-        if is_live:
-            click.echo(SHOW_CURSOR)
 
 
-def _looks(group: str, interval_s: float, *, once: bool) -> Iterator[_Look]:
-    watch = _Watch()
-    is_first = True
-    while True:
-        began = time.monotonic()
-        look = watch.look(answers(group, {"ask": "top"}), began)
-        if not (once and is_first):
-            yield look
-            if once:
-                return
-        is_first = False
-        time.sleep(max(0.0, began + interval_s - time.monotonic()))
+@contextmanager
+def _keys() -> Iterator[IO[str] | None]:
+    """Where keys come from, each as it is pressed; None if that is no terminal."""
+    if not sys.stdin.isatty():
+        yield None
+        return
+    saved = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield sys.stdin
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, saved)
+
+
+class _Screen:
+    """A terminal that shows the group until somebody ends it."""
+
+    def __init__(
+        self, group: str, interval_s: float, keys: IO[str] | None, json_file: Path | None
+    ) -> None:
+        self._group = group
+        self._interval_s = interval_s
+        self._keys = keys
+        self._json_file = json_file
+        self._order = "n"
+        self._is_paused = False
+        self._is_over = False
+        self._size = shutil.get_terminal_size()
+        # Colour is a matter of taste; where the cursor goes is not.
+        self._has_colour = click.get_current_context().color is not False
+
+    def run(self) -> None:
+        self._write(HIDE_CURSOR + CLEAR)
+        watch = _Watch()
+        try:
+            while not self._is_over:
+                began = time.monotonic()
+                look = watch.look(answers(self._group, {"ask": "top"}), began)
+                is_line_told(look.figures, self._json_file)
+                self._draw(look)
+                while not self._is_over and (
+                    self._is_paused or time.monotonic() < began + self._interval_s
+                ):
+                    self._wait(look, began)
+        finally:
+            self._write(SHOW_CURSOR + "\n")
+
+    def _wait(self, look: _Look, began: float) -> None:
+        """For a key, another size of the terminal, or the next look."""
+        left = max(0.0, began + self._interval_s - time.monotonic())
+        pause_s = LOOK_AT_KEYS_S if self._is_paused else min(left, LOOK_AT_KEYS_S)
+        if self._keys is None:
+            time.sleep(pause_s)
+        elif select.select([self._keys], [], [], pause_s)[0]:
+            self._obey(os.read(self._keys.fileno(), 1).decode("ascii", "replace"))
+            self._draw(look)
+        if shutil.get_terminal_size() != self._size:
+            self._write(CLEAR)
+            self._draw(look)
+
+    def _obey(self, key: str) -> None:
+        least, most = INTERVAL_S
+        match key:
+            case "q" | "":  # the end of its input, too
+                self._is_over = True
+            case "w" | "n" | "s":
+                self._order = key
+            case "+":
+                self._interval_s = min(most, 2 * self._interval_s)
+            case "-":
+                self._interval_s = max(least, self._interval_s / 2)
+            case " ":
+                self._is_paused = not self._is_paused
+
+    def _draw(self, look: _Look) -> None:
+        columns, rows = self._size = shutil.get_terminal_size()
+        how = "paused" if self._is_paused else f"every {self._interval_s:.1f} s"
+        drawn = HOME + _in_place(look, columns, rows, self._order, f"{how}  {KEYS}")
+        self._write(drawn if self._has_colour else STYLES.sub("", drawn))
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 class _Watch:
@@ -128,22 +240,26 @@ class _Watch:
             for reply in replies
             if (answer := reply.answer) is not None
         }
-        rows: Rows = [HEADINGS]
+        members = []
         figures = []
         for reply in replies:
             if reply.answer is None:
                 lines, figure = self._silent(reply, now)
+                waits_s, sends = -1.0, 0.0
             else:
                 lines, figure = self._rows(reply.answer)
-            rows += lines
+                blocked = [window["blocked_s"] for window in reply.answer["sent"]]
+                waits_s = max((at for at in blocked if at is not None), default=-1.0)
+                sends = (figure["rates_per_s"] or {"sent": 0.0})["sent"]
+            members.append(_Shown(lines, reply.answer is None, waits_s, sends))
             figures.append(figure)
         answering = [reply for reply in replies if reply.answer is not None]
         self._counts = {r.incarnation: _counts(r.answer) for r in answering if r.answer is not None}
         for reply in answering:
             self._silent_since.pop(reply.incarnation, None)
         title = safe(next(r.answer["group"] for r in answering if r.answer is not None))
-        shown = [f"{title}, {'; '.join(sorted(views))}", "", *table(rows, RIGHT)]
-        return _Look(shown, self._stuck(answering), figures)
+        title = f"{title}, {'; '.join(sorted(views))}"
+        return _Look(title, members, self._stuck(answering), figures)
 
     def _stuck(self, answering: Sequence[Reply]) -> list[str]:
         """What members give as reasons and gave at the last look: where messages flow, the numbers
@@ -238,14 +354,60 @@ def _short(rate: float) -> str:
     return f"{rate / 1e3:.0f}k" if rate < 999_500 else f"{rate / 1e6:.2f}M"
 
 
-def _in_place(look: _Look) -> str:
-    """Over what stood there before, and no more than the terminal has room for: the table is cut
-    off at the right, sentences go on in the next line."""
-    columns, rows = shutil.get_terminal_size()
-    lines = [line if len(line) <= columns else line[: columns - 1] + "…" for line in look.table]
-    lines += [""] * bool(look.reasons)
-    for reason in look.reasons:
-        lines += textwrap.wrap(reason, columns, subsequent_indent="    ")
-    if len(lines) >= rows:
-        lines[max(0, rows - 2) :] = ["…"]
-    return HOME + "\n".join(line + REST_OF_LINE for line in lines) + REST_OF_SCREEN
+def _in_place(look: _Look, columns: int, rows: int, order: str, keys: str) -> str:
+    """Over what stood there before, and no more than the terminal has room for. Who waits for whom
+    is there to the last: a narrow terminal does without other columns, a low one without members
+    that neither wait nor are silent."""
+    reasons = [line for reason in look.reasons for line in wrapped(reason, columns, "    ")]
+    room = max(1, rows - 6)  # besides title, headings, keys, and what stands between them
+    members = sorted(look.members, key=_ORDERS[order])
+    shown = [row for member in members for row in member.rows]
+    urgent = [row for member in members if member.is_urgent for row in member.rows]
+    for_members = max(min(len(urgent), room), room - len(reasons) - bool(reasons))
+    if len(shown) > for_members:
+        shown = (urgent + [row for row in shown if row not in urgent])[:for_members]
+    lines = [click.style(_cut(look.title, columns), bold=True), "", *_columns(shown, columns)]
+    left = sum(len(member.rows) for member in members) - len(shown)
+    reasons = ["", *reasons][: room - len(shown)] if reasons else []
+    more = f"{left} more  " if left else ""
+    lines += [*reasons, "", click.style(_cut(more + keys, columns), dim=True)]
+    return "\n".join(line + REST_OF_LINE for line in lines[: rows - 1]) + REST_OF_SCREEN
+
+
+_ORDERS: dict[str, Callable[[_Shown], Any]] = {
+    "w": lambda shown: (not shown.is_silent, -shown.waits_s),
+    "n": lambda shown: shown.rows[0][0],
+    "s": lambda shown: -shown.sends,
+}
+
+
+def _columns(rows: Rows, columns: int) -> list[str]:
+    """The table, without the columns that there is no room for."""
+    last = len(HEADINGS) - 1
+    kept = list(range(len(HEADINGS)))
+    named = [(_cut(row[0], NAME_MAX), *row[1:]) for row in (HEADINGS, *rows)]
+    wanted = max(len(row[last]) for row in named if len(row) > last)
+    for at in (None, *GOES_FIRST):
+        if at is not None:
+            kept.remove(at)
+        widths = [max(len(row[at]) for row in named if len(row) > last) for at in kept[:-1]]
+        room = columns - sum(widths) - 2 * len(widths)
+        if room >= wanted:
+            break
+    shown = []
+    for number, row in enumerate(named):
+        if len(row) <= last:  # one sentence over all columns
+            *first, words = row
+            room_left = columns - sum(max(widths[0], len(cell)) + 2 for cell in first)
+            colour = "red" if first else None
+            shown.append((*first, click.style(_cut(words, room_left), colour)))
+            continue
+        waits = _cut(row[last], max(room, 1))
+        colour = "red" if ": full " in waits else "yellow" if waits and number else None
+        shown.append((*(row[at] for at in kept[:-1]), click.style(waits, colour)))
+    lines = table(shown, [place for place, at in enumerate(kept) if at in RIGHT])
+    return [click.style(lines[0], bold=True), *lines[1:]]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"

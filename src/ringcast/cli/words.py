@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
+import textwrap
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +47,91 @@ def _fitted(row: Sequence[str], widths: list[int], right: Container[int]) -> Ite
         padding = " " * (widths[at] - len(click.unstyle(cell)))
         is_over = at + 1 == len(row) < len(widths)
         yield padding + cell if at in right and not is_over else cell + padding
+
+
+def print_table(
+    rows: Sequence[Sequence[str]],
+    right: Container[int] = (),
+    *,
+    indent: str = "",
+    repeated: int = 1,
+    is_headed: bool = True,
+) -> None:
+    """A table, its first row headings unless told otherwise, no wider than the terminal; in a pipe
+    each row is one line. Too wide, headings break between words; then sentences in the last column
+    do; then the columns stand in several tables, each with the first `repeated` ones."""
+    lines = table(rows, right)
+    room = shutil.get_terminal_size().columns - len(indent)
+    if sys.stdout.isatty() and _width(lines) > room:
+        headings = list(rows[:1]) if is_headed else []
+        lines = _fit(headings, rows[len(headings) :], right, room, repeated)
+    click.echo("\n".join(indent + line for line in lines))
+
+
+def _fit(
+    head: Sequence[Sequence[str]],
+    body: Sequence[Sequence[str]],
+    right: Container[int],
+    room: int,
+    repeated: int,
+) -> list[str]:
+    head = _stacked(head[0]) if len(head) == 1 else head
+    lines = table([*head, *body], right)
+    last = max(map(len, body), default=1) - 1
+    before = _width(table([row[:last] for row in (*head, *body)], right)) + 2
+    if _width(lines) <= room:
+        return lines
+    if last not in right and before <= room // 2:
+        wrapped = [piece for row in body for piece in _wrapped(row, last, room - before)]
+        return table([*head, *wrapped], right)
+    count = last
+    while count > repeated and _width(table([row[:count] for row in (*head, *body)], right)) > room:
+        count -= 1
+    if count <= repeated:
+        return lines  # a name alone is longer than the terminal is wide
+    first = table([row[:count] for row in (*head, *body)], right)
+    moved = [at for at in range(last + 1) if at < repeated or at >= count]
+    rest = [[[row[at] for at in moved if at < len(row)] for row in part] for part in (head, body)]
+    to_right = {place for place, at in enumerate(moved) if at in right}
+    head = [row for row in rest[0] if any(row)]
+    return [*first, "", *_fit(head, rest[1], to_right, room, repeated)]
+
+
+def _stacked(headings: Sequence[str]) -> list[list[str]]:
+    """Headings in as many rows as the longest has words, the last word at the bottom."""
+    height = max((len(heading.split()) for heading in headings), default=0)
+    padded = [["", *[""] * height, *heading.split()][-height:] for heading in headings]
+    return [[words[at] for words in padded] for at in range(height)]
+
+
+def _wrapped(row: Sequence[str], last: int, room: int) -> Iterator[Sequence[str]]:
+    """The row, with what its last cell has no room for in rows below."""
+    first, *more = wrapped("".join(row[last:]), room) or [""]
+    yield [*row[:last], first] if len(row) > last else row
+    yield from ([*[""] * last, piece] for piece in more)
+
+
+def say(text: str) -> None:
+    """A sentence; on a terminal it goes on below, indented, and no word is broken."""
+    if sys.stdout.isatty():
+        text = "\n".join(wrapped(text, shutil.get_terminal_size().columns, "    "))
+    click.echo(text)
+
+
+def wrapped(text: str, room: int, indent: str = "") -> list[str]:
+    """Lines of no more than so many letters: words, and ids such as N-L1, stay whole."""
+    return textwrap.wrap(
+        text, room, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def counted(count: int, what: str) -> str:
+    """1 member, 2 members."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _width(lines: Sequence[str]) -> int:
+    return max((len(click.unstyle(line)) for line in lines), default=0)
 
 
 def note(text: str) -> None:

@@ -61,10 +61,16 @@ def audit_all(spark: Workers, directory: Path | str) -> list[Report]:
 
 
 def _read(spark: Workers, directory: Path | str) -> Read:
+    return read_states(spark, find_segments(directory))
+
+
+def find_segments(directory: Path | str) -> list[Path]:
+    """All that there are; UsageError: there is none."""
     paths = segment_paths(directory)
     if not paths:
-        raise UsageError(f"{directory}: no segments (*.parquet) in it")
-    return read_states(spark, paths)
+        why = "no segments (*.parquet) in it"
+        raise UsageError(f"{directory}: {why}: members write them with record=")
+    return paths
 
 
 def _reports(spark: Workers, runs: Sequence[RecordedRun]) -> list[Report]:
@@ -87,4 +93,8 @@ def _report(run: RecordedRun, verdicts: list[Verdict]) -> Report:
         notes=run.notes,
         names=run.names,
         paths=[path for state in states for path in state.paths],
+        settings={
+            run.names.of(member): {**trace.settings, "level": trace.states[0].info.level}
+            for member, trace in run.members.items()
+        },
     )

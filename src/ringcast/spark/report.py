@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.model import Stream
 from ringcast.rules.findings import Need
@@ -208,6 +208,11 @@ class Verdict:
     @property
     def detail(self) -> str:
         """The reason for the status, and what was compared, in one line."""
+        return "; ".join(self.remarks)
+
+    @property
+    def remarks(self) -> list[str]:
+        """The same in its parts."""
         parts = self._reasons()
         if self.share is not None:
             parts = [*parts, f"{_percent(self.share)} of the messages compared"]
@@ -215,7 +220,7 @@ class Verdict:
             parts = [*parts, f"the longest wait took {self.worst:.2f} of its bound"]
         if self.premises:
             parts = [*parts, *self._reservations()]
-        return "; ".join(parts)
+        return parts
 
     def _reservations(self) -> Iterator[str]:
         """What it does not speak of, though it was judged."""
@@ -262,6 +267,8 @@ class Report:
     names: Names
     paths: list[str] = field(default_factory=list)
     """The segments that were judged, copies left out."""
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each member ran with, as it recorded it."""
 
     @property
     def exit_status(self) -> int:
@@ -304,6 +311,22 @@ class Report:
             if verdict.is_unseen:
                 unseen.setdefault(verdict.detail, []).append(verdict.id)
         return unseen
+
+    def shared(self) -> dict[str, list[str]]:
+        """Remarks on several guarantees that were judged: said once, with which they are."""
+        found: dict[str, list[str]] = {}
+        for verdict in self.verdicts:
+            if not verdict.is_unseen and not verdict.violation_count:
+                for remark in verdict.remarks:
+                    found.setdefault(remark, []).append(verdict.id)
+        return {remark: names for remark, names in found.items() if len(names) > 1}
+
+    def own(self, verdict: Verdict) -> str:
+        """The verdict's detail without what is said of others, too."""
+        shared = self.shared()
+        return "; ".join(
+            remark for remark in verdict.remarks if verdict.id not in shared.get(remark, ())
+        )
 
     @property
     def _judged(self) -> list[Verdict]:

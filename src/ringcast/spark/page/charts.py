@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ringcast.spark.page.scales import Axis
 
 GREY = -1
+FAULTS_NAMED_MAX = 4
 SIGNS = {
     "stopped": "■",
     "killed": "✕",
@@ -37,11 +38,10 @@ class Line:
     name: str
     colour: int
     pieces: list[list[tuple[float, float]]]
-    is_faint: bool = False
 
     @property
     def style(self) -> str:
-        return f"line {colour(self.colour)}{' faint' if self.is_faint else ''}"
+        return f"line {colour(self.colour)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,59 @@ def line_chart(
     labels = [
         tag("span", label, class_="y", style=f"bottom:{y.place(at)}%") for at, label in y.ticks
     ]
+    named = [(line.name, line.style) for line in lines]
     return joined(
-        legend([(line.name, line.style) for line in lines]) if len(lines) > 1 else "",
+        legend(named + (_fault_legend(faults) if faults else [])),
         tag("div", unit, class_="unit"),
         tag("div", tag("div", *labels, class_="scale"), plot, class_="chart"),
     )
+
+
+def row_charts(
+    title: str,
+    lines: Sequence[tuple[Line, str, Sequence[Band]]],
+    x: Axis,
+    y: Axis,
+    *,
+    unit: str,
+    faults: Sequence[tuple[float, str]] = (),
+) -> Markup:
+    """Each line in a row of its own, all of one scale, with what it comes to in words and what its
+    stretches of time say: lines of members that do the same would lie on each other."""
+    drawn = [
+        _row(
+            line.name,
+            _svg(
+                f"{title}: {line.name}",
+                [
+                    *(_path(f"M{x.place(at)} 0V100", "fault") for at, _ in faults),
+                    *(
+                        _path(_area(piece, x, y), f"under {colour(line.colour)}")
+                        for piece in line.pieces
+                    ),
+                    *(
+                        _path(_piece(piece, x, y), f"line plain {colour(line.colour)}", line.name)
+                        for piece in line.pieces
+                    ),
+                    *(_rect(band, x, "hover") for band in bands),
+                ],
+            ),
+            words=words,
+        )
+        for line, words, bands in lines
+    ]
+    return joined(
+        legend(_fault_legend(faults)) if faults else "",
+        tag("div", f"0 to {y.ticks[-1][1]} {unit} in each row", class_="unit"),
+        tag("div", *drawn, _x_axis(x), class_="strips tall"),
+    )
+
+
+def _fault_legend(faults: Sequence[tuple[float, str]]) -> list[tuple[str, str]]:
+    """What the dashed verticals are."""
+    shown = [words for _, words in faults[:FAULTS_NAMED_MAX]]
+    more = len(faults) - len(shown)
+    return [(", ".join(shown) + (f" and {more} more" if more else ""), "line-fault fault")]
 
 
 def legend(named: Sequence[tuple[str, str]]) -> Markup:
@@ -149,6 +197,12 @@ def ranges(rows: Sequence[tuple[str, list[tuple[float, str]], str]], x: Axis) ->
         bar = tag("i", class_="bar", style=f"left:{first}%;width:{round(last - first, 2)}%")
         drawn.append(_row(name, bar, *dots, words=label))
     return tag("div", *drawn, _x_axis(x), class_="strips ranges")
+
+
+def dots_legend(names: Sequence[str]) -> Markup:
+    """What the dots of `ranges` stand for, in their order."""
+    items = [tag("li", tag("i", class_=f"dot d{at}"), name) for at, name in enumerate(names)]
+    return tag("ul", *items, class_="legend")
 
 
 def lanes(
@@ -216,6 +270,12 @@ def _svg(title: str, drawn: Sequence[Content]) -> Markup:
 def _path(d: str, class_: str, words: str = "") -> Markup:
     title = tag("title", words) if words else ""
     return tag("path", title, d=d, class_=class_)
+
+
+def _area(points: list[tuple[float, float]], x: Axis, y: Axis) -> str:
+    """What lies below the line."""
+    first, last = x.place(points[0][0]), x.place(points[-1][0])
+    return f"{_piece(points, x, y)}L{last} 100L{first} 100Z"
 
 
 def _piece(points: list[tuple[float, float]], x: Axis, y: Axis) -> str:

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringcast.spark.page.markup import Markup, clip, grid, joined, tag, text
+from ringcast.spark.page.markup import Markup, absences, clip, grid, joined, tag, text
 from ringcast.spark.page.messages import latency, pairs, throughput
+from ringcast.spark.page.settings import settings
 from ringcast.spark.page.views import time_line
 from ringcast.spark.page.wire import frames_and_windows
 from ringcast.spark.report import (
@@ -22,7 +23,7 @@ from ringcast.spark.report import (
 
 if TYPE_CHECKING:
     from ringcast.spark.page.figures import Figures
-    from ringcast.spark.page.markup import Content
+    from ringcast.spark.page.markup import Content, Part
     from ringcast.spark.report import Names, Report, Verdict
     from ringcast.trace.rows import Row
 
@@ -53,18 +54,23 @@ def document(report: Report, figures: Figures) -> str:
         tag("title", f"{report.run_id}: {report.summary}"),
         tag("style", Markup(_STYLE.read_text(encoding="utf-8"))),
     )
+    parts: list[Part] = [
+        throughput(figures),
+        latency(figures),
+        pairs(figures),
+        *frames_and_windows(figures),
+        time_line(figures),
+    ]
     body = joined(
         _banner(report, figures),
         tag(
             "main",
             _verdicts(report),
             *_witnesses(report),
-            throughput(figures),
-            latency(figures),
-            pairs(figures),
-            *frames_and_windows(figures),
-            time_line(figures),
-            _notes(report),
+            *(part for part in parts if isinstance(part, Markup)),
+            absences(parts),
+            _notes(report, figures),
+            settings(report),
         ),
     )
     return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
@@ -73,8 +79,8 @@ def document(report: Report, figures: Figures) -> str:
 def _banner(report: Report, figures: Figures) -> Markup:
     worst = {1: VIOLATED, 3: INCOMPLETE}.get(report.exit_status, OK)
     facts = [
-        f"{report.members} members",
-        f"{report.rows:,} rows in {report.segments:,} segments",
+        _counted(report.members, "member"),
+        f"{_counted(report.rows, 'row')} in {_counted(report.segments, 'segment')}",
         f"{figures.span_s:,.1f} s",
     ]
     if figures.is_simulation:
@@ -101,6 +107,10 @@ def _verdicts(report: Report) -> Markup:
     judged = [verdict for verdict in report.verdicts if not verdict.is_unseen]
     judged.sort(key=lambda verdict: order.index(verdict.status))
     notes = [
+        tag("p", f"{', '.join(names)}: {clip(remark)}", class_="note")
+        for remark, names in report.shared().items()
+    ]
+    notes += [
         tag("p", f"Not judged: {', '.join(names)}: {clip(why)}", class_="note")
         for why, names in report.unseen().items()
     ]
@@ -109,15 +119,20 @@ def _verdicts(report: Report) -> Markup:
         tag("th", "guarantee", scope="col"),
         tag("th", "checks", scope="col", class_="number"),
     ]
-    made = grid(head, map(_verdict, judged), "Verdicts", id="verdicts")
+    made = grid(
+        head,
+        [_verdict(verdict, report.own(verdict)) for verdict in judged],
+        "Verdicts",
+        id="verdicts",
+    )
     return tag("section", tag("h2", "Verdicts", class_="unseen"), made, *notes, class_="card wide")
 
 
-def _verdict(verdict: Verdict) -> Markup:
+def _verdict(verdict: Verdict, own: str) -> Markup:
     sign = tag("b", SIGNS[verdict.status], class_="badge", aria_hidden="true")
-    detail = tag("small", clip(verdict.detail)) if verdict.detail else ""
+    detail = tag("small", clip(own)) if own else ""
     if verdict.violations:
-        detail = tag("small", tag("a", clip(verdict.detail), href=f"#{_anchor(verdict)}"))
+        detail = tag("small", tag("a", clip(own), href=f"#{_anchor(verdict)}"))
     word = tag("span", verdict.status, class_="word")
     return tag(
         "tr",
@@ -155,11 +170,19 @@ def _rows(rows: list[Row], names: Names) -> Content:
     return tag("pre", Markup("\n".join(lines)), tabindex=0) if lines else ""
 
 
-def _notes(report: Report) -> Content:
-    if not report.notes:
+def _notes(report: Report, figures: Figures) -> Content:
+    said = report.notes[:NOTES_MAX]
+    if figures.silent and len(figures.silent) < len(figures.lives):
+        some = ", ".join(figures.silent[:5])
+        said = [*said, f"{some} did not record frames and windows: those are the others'"]
+    if not said:
         return ""
-    notes = [tag("li", clip(note)) for note in report.notes[:NOTES_MAX]]
+    notes = [tag("li", clip(note)) for note in said]
     return tag("section", tag("h2", "Notes"), tag("ul", *notes), class_="card wide")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _class(status: str) -> str:

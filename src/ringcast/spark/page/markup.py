@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,6 +99,23 @@ def section(title: str, lead: str, *content: Content, wide: bool = False) -> Mar
     )
 
 
-def empty(title: str, why: str, *, wide: bool = False) -> Markup:
-    """A section that has nothing to show."""
-    return section(title, "", tag("p", why, class_="empty"), wide=wide)
+class Absent(NamedTuple):
+    """A section that has nothing to show, and why."""
+
+    title: str
+    why: str
+
+
+Part: TypeAlias = "Markup | Absent"
+
+
+def absences(parts: Iterable[Part]) -> Content:
+    """Which sections are not there: each reason once."""
+    found: dict[str, list[str]] = {}
+    for part in parts:
+        if isinstance(part, Absent):
+            found.setdefault(part.why, []).append(part.title)
+    if not found:
+        return ""
+    lines = [tag("li", f"{', '.join(titles)}: {why}.") for why, titles in found.items()]
+    return section("Not on this page", "", tag("ul", *lines), wide=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringcast.spark.page.charts import GREY, Line, line_chart, ranges
-from ringcast.spark.page.markup import details, empty, section, tag
+from ringcast.spark.page.charts import GREY, Line, dots_legend, line_chart, ranges, row_charts
+from ringcast.spark.page.markup import Absent, details, section
 from ringcast.spark.page.scales import (
     linear,
     logarithmic,
@@ -20,24 +20,28 @@ if TYPE_CHECKING:
     from pyspark.sql import Row as Record
 
     from ringcast.spark.page.figures import Figures
-    from ringcast.spark.page.markup import Content, Markup
+    from ringcast.spark.page.markup import Content, Part
 
 _QUANTILES = {"p50_ms": "median", "p90_ms": "90 %", "p99_ms": "99 %"}
 _CELLS = (*_QUANTILES.values(), "longest", "samples")
 
 
-def throughput(figures: Figures) -> Markup:
+def throughput(figures: Figures) -> Part:
     title = "Throughput"
     series = figures.throughput
     if not series:
-        return empty(title, "No message was delivered.")
+        return Absent(title, "no message was delivered")
     others = f"mean of {figures.members - len(series) + 1} others"
     named = {name or others: points for name, points in series.items()}
     lines = [
-        Line(
-            name,
-            figures.colours.get(name, GREY),
-            [[(figures.middle(slot), rate) for slot, rate in sorted(points.items())]],
+        (
+            Line(
+                name,
+                figures.colours.get(name, GREY),
+                [[(figures.middle(slot), rate) for slot, rate in sorted(points.items())]],
+            ),
+            f"≤ {short(max(points.values()))}/s",
+            figures.hover((slot, f"{short(rate)}/s") for slot, rate in sorted(points.items())),
         )
         for name, points in named.items()
     ]
@@ -50,32 +54,26 @@ def throughput(figures: Figures) -> Markup:
         ]
         for slot in slots
     ]
-    says = [
-        (slot, ", ".join(f"{name} {short(at[slot])}/s" for name, at in named.items() if slot in at))
-        for slot in slots
-    ]
     return section(
         title,
         "Messages each member delivered in a second, its own among them.",
-        line_chart(
-            "Messages delivered per second over time, by member",
+        row_charts(
+            "Messages delivered per second over time",
             lines,
             time_axis(figures.span_s),
             linear(highest, short),
             unit="messages/s",
-            bands=figures.hover(says),
             faults=figures.faults,
         ),
-        _faults_note(figures),
         details(["from", *named], rows, caption="Throughput over time"),
     )
 
 
-def latency(figures: Figures) -> Markup:
+def latency(figures: Figures) -> Part:
     title = "Latency"
     measured = {slot: at for slot, at in sorted(figures.latency.items()) if at.samples}
     if not measured:
-        return empty(title, _why_no_latency(figures))
+        return Absent(title, _why_no_latency(figures))
     lines = [
         Line(words, number, _pieces(figures, {slot: at[key] for slot, at in measured.items()}))
         for number, (key, words) in enumerate(_QUANTILES.items())
@@ -103,11 +101,11 @@ def latency(figures: Figures) -> Markup:
     )
 
 
-def pairs(figures: Figures) -> Markup:
+def pairs(figures: Figures) -> Part:
     title = "Latency by pair"
     known = [pair for pair in figures.pairs if pair.samples]
     if not known:
-        return empty(title, _why_no_latency(figures))
+        return Absent(title, _why_no_latency(figures))
     values = [pair[key] for pair in known for key in _QUANTILES]
     drawn = []
     rows: list[list[Content]] = []
@@ -127,18 +125,11 @@ def pairs(figures: Figures) -> Markup:
     note = f" {len(unmeasured)} have no common clock." if unmeasured else ""
     return section(
         title,
-        f"{which}: median, 90 % and 99 %, the last in figures.{note}",
+        f"{which}, its 99 % in figures.{note}",
+        dots_legend([*_QUANTILES.values()]),
         ranges(drawn, logarithmic(values, milliseconds, decades=1)),
         details(["pair", *_CELLS], rows, caption="Latency by pair"),
     )
-
-
-def _faults_note(figures: Figures) -> Content:
-    shown = [words for _, words in figures.faults]
-    if not shown:
-        return ""
-    more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
-    return tag("p", f"Dashed: {', '.join(shown[:4])}{more}.", class_="note")
 
 
 def _told(at: Record) -> str:
@@ -154,10 +145,10 @@ def _why_no_latency(figures: Figures) -> str:
     whole = figures.latency_all
     if whole is not None and whole.reason:
         return (
-            "Not measured: members ran on different machines, or on ones that the trace does not "
-            "tell apart, and their clocks cannot be compared."
+            "members ran on different machines, or on ones that the trace does not tell apart, "
+            "and their clocks cannot be compared"
         )
-    return "No message went from one member to another."
+    return "no message went from one member to another"
 
 
 def _pieces(figures: Figures, points: dict[int, float]) -> list[list[tuple[float, float]]]:

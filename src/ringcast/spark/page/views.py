@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from ringcast.spark.page.charts import GREY, SIGNS, Lane, lanes
 from ringcast.spark.page.figures import LANES_MAX
-from ringcast.spark.page.markup import details, empty, section, tag
+from ringcast.spark.page.markup import Absent, details, section, tag
 from ringcast.spark.page.scales import milliseconds, seconds, time_axis
 
 if TYPE_CHECKING:
     from ringcast.spark.page.figures import Figures
-    from ringcast.spark.page.markup import Content, Markup
+    from ringcast.spark.page.markup import Content, Part
 
 NAMES_MAX = 12
 
 
-def time_line(figures: Figures) -> Markup:
+def time_line(figures: Figures) -> Part:
     title = "Views and faults"
     if not figures.views:
-        return empty(title, "No member installed a view.", wide=True)
+        return Absent(title, "no member installed a view")
     signs: defaultdict[str, list[tuple[float, str, str]]] = defaultdict(list)
     for mark in figures.marks:
         words = f"{mark.member} at {seconds(mark.at_s)}: {mark.words}"
@@ -46,7 +46,8 @@ def time_line(figures: Figures) -> Markup:
         lines.append((mark.at_s, [seconds(mark.at_s), mark.member, sign, ""]))
     lines.sort(key=lambda line: line[0])
     used = {mark.what: None for mark in figures.marks}
-    key = [tag("li", tag("b", SIGNS[what], class_=f"sign {what}"), what) for what in used]
+    key = [tag("li", tag("b", "1", class_="sign"), "a new view, and its number")]
+    key += [tag("li", tag("b", SIGNS[what], class_=f"sign {what}"), what) for what in used]
     few = [
         *([f"the first {len(rows)} of {figures.members} members"] * (figures.members > len(rows))),
         *([f"the first {len(figures.views)} of {figures.views_known} views"]
@@ -54,9 +55,8 @@ def time_line(figures: Figures) -> Markup:
     ]  # fmt: skip
     return section(
         title,
-        "Each member's life; an upright line is a new view, with its number."
-        + (f" Shown are {' and '.join(few)}." if few else ""),
-        tag("ul", *key, class_="legend signs") if key else "",
+        "Each member's life." + (f" Shown are {' and '.join(few)}." if few else ""),
+        tag("ul", *key, class_="legend signs"),
         lanes(rows, time_axis(figures.span_s), verticals, "Views and faults over time"),
         details(
             ["at", "what", "change", "everywhere"],

@@ -12,20 +12,21 @@ from ringcast.spark.page.charts import (
     colour,
     heat_map,
     legend,
-    line_chart,
+    row_charts,
     strips,
 )
 from ringcast.spark.page.figures import HEAT_MAX
-from ringcast.spark.page.markup import details, empty, section, table, tag
+from ringcast.spark.page.markup import Absent, Markup, details, section, table, tag
 from ringcast.spark.page.scales import linear, per_cent, plain, seconds, time_axis
 
 if TYPE_CHECKING:
     from pyspark.sql import Row as Record
 
     from ringcast.spark.page.figures import Figures
-    from ringcast.spark.page.markup import Content, Markup
+    from ringcast.spark.page.markup import Content, Part
 
 EVERYBODY = "everybody"
+REPAIR, CONTROL, WINDOWS = "Sent again", "What control costs", "Send windows"
 _CONTROL = {
     "acks": ("ack",),
     "requests": ("nack", "want", "peer_repair_request"),
@@ -38,18 +39,21 @@ sent. The rest keeps the group together."""
 _THE_REST = "group"
 
 
-def frames_and_windows(figures: Figures) -> list[Markup]:
+def frames_and_windows(figures: Figures) -> list[Part]:
     """What members at level "full" show, or why there is nothing of it."""
     if not any(life.is_full for life in figures.lives):
-        why = 'Recorded at level "full" only: join(..., record_level="full").'
-        return [empty("Repair, control and send windows", why)]
-    return [tag("div", repair(figures), control(figures), class_="stack"), windows(figures)]
+        why = 'recorded at level "full" only: join(..., record_level="full")'
+        return [Absent(title, why) for title in (REPAIR, CONTROL, WINDOWS)]
+    parts: list[Part] = [repair(figures), control(figures)]
+    there = [part for part in parts if isinstance(part, Markup)]
+    gone = [part for part in parts if isinstance(part, Absent)]
+    return [*gone, *([tag("div", *there, class_="stack")] if there else []), windows(figures)]
 
 
-def repair(figures: Figures) -> Markup:
-    title = "Sent again"
+def repair(figures: Figures) -> Part:
+    title = REPAIR
     if not figures.heat:
-        return empty(title, "Nothing had to be retransmitted.")
+        return Absent(title, "nothing had to be retransmitted")
     values: dict[tuple[str, str], tuple[float, str]] = {}
     rows: list[list[Content]] = []
     for spot in sorted(figures.heat, key=lambda spot: -spot.messages):
@@ -64,7 +68,7 @@ def repair(figures: Figures) -> Markup:
     few = "" if figures.members <= HEAT_MAX else f" The first {HEAT_MAX} members."
     return section(
         title,
-        f"Messages that a sender (row) repeated for a receiver (column).{few}{_only(figures)}",
+        f"Messages that a sender (row) repeated for a receiver (column), the darker the more.{few}",
         heat_map(
             shown,
             [*group, *shown],
@@ -80,10 +84,10 @@ def repair(figures: Figures) -> Markup:
     )
 
 
-def control(figures: Figures) -> Markup:
-    title = "What control costs"
+def control(figures: Figures) -> Part:
+    title = CONTROL
     if not figures.control:
-        return empty(title, "Nothing was sent.")
+        return Absent(title, "nobody sent anything")
     grouped: dict[str, defaultdict[str, float]] = {}
     for member, kinds in figures.control.items():
         sums = grouped[member] = defaultdict(float)
@@ -99,15 +103,15 @@ def control(figures: Figures) -> Markup:
     ]
     return section(
         title,
-        f"Frames without a message that a member sends for 1,000 it delivers.{_only(figures)}",
+        "Frames without a message that a member sends for 1,000 it delivers.",
         table(["member", *heads, "in all"], rows, caption="Control frames per 1,000 messages"),
     )
 
 
-def windows(figures: Figures) -> Markup:
-    title = "Send windows"
+def windows(figures: Figures) -> Part:
+    title = WINDOWS
     if not figures.windows:
-        return empty(title, "Nobody sent anything.", wide=True)
+        return Absent(title, "nobody sent anything")
     lines = []
     pinned = []
     rows: list[list[Content]] = []
@@ -116,7 +120,6 @@ def windows(figures: Figures) -> Markup:
         number = figures.colours.get(name, GREY)
         half = figures.window_s / 2
         places = [(min(at.at_s + half, figures.span_s), at.occupancy) for at in points]
-        lines.append(Line(sender, number, [places], is_faint=is_uniform))
         shares = Counter(at.limited_by for at in points if at.limited_by)
         told = [f"{who} {per_cent(count / len(points))}" for who, count in shares.most_common()]
         pinned.append((sender, _limited_bands(figures, points), told[0] if told else "nobody"))
@@ -124,6 +127,7 @@ def windows(figures: Figures) -> Markup:
         counts = (max(at.used for at in points), fullest.capacity)
         whom = ", ".join(told) or "nobody"
         full = per_cent(fullest.occupancy)
+        lines.append((Line(sender, number, [places]), f"≤ {full}", ()))
         rows.append([sender, whom, full, *(f"{count:,}" for count in counts)])
     x = time_axis(figures.span_s)
     highest = max(at.occupancy for points in figures.windows.values() for at in points)
@@ -133,9 +137,9 @@ def windows(figures: Figures) -> Markup:
     named = [(who, f"area {colour(figures.colours.get(who, GREY))}") for who in sorted(limiters)]
     return section(
         title,
-        f"How full each sender's window was, of its messages or bytes.{_only(figures)}",
-        line_chart(
-            "Occupancy of send windows over time, by sender",
+        "How full each sender's window was, of its messages or bytes.",
+        row_charts(
+            "Occupancy of send windows over time",
             lines,
             x,
             linear(highest, _share),
@@ -173,13 +177,6 @@ def _limited_bands(figures: Figures, points: list[Record]) -> list[Band]:
             bands.append(Band(at.at_s, last, words, figures.colours.get(at.limited_by, GREY)))
         before = at.limited_by
     return bands
-
-
-def _only(figures: Figures) -> str:
-    """Who is missing from what frames and windows show."""
-    if not figures.silent:
-        return ""
-    return f" Not of {', '.join(figures.silent[:5])}: they did not record it."
 
 
 def _share(value: float) -> str:
