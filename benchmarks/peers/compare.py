@@ -227,10 +227,8 @@ def _await(server: subprocess.Popen[bytes], port: int, name: str) -> None:
 
 
 def _redis(port: int, _: str) -> list[str]:
-    no_limit = "pubsub 0 0 0"
-    words = {"port": str(port), "bind": "127.0.0.1", "save": "", "appendonly": "no"}
-    words["client-output-buffer-limit"] = no_limit
-    return ["redis-server", *(word for key, value in words.items() for word in (f"--{key}", value))]
+    no_limit = ["--client-output-buffer-limit", "pubsub 0 0 0"]
+    return ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", *no_limit]
 
 
 def _nats(port: int, directory: str) -> list[str]:

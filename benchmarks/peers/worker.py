@@ -20,31 +20,20 @@ import threading
 import time
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ringcast.sim.member_process import SEND_BATCH, payloads_of, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Coroutine, Sequence
 
 BATCH_BYTES = 60_000
 TIMEOUT_S = 60.0
 
 
-class Peer(Protocol):
-    """A process that is connected. One thread sends, another receives."""
-
-    def await_all(self) -> None: ...
-
-    def send(self, payloads: Sequence[bytes], to: str | None, *, singly: bool) -> None: ...
-
-    def receive(self) -> int:
-        """Wait for messages; how many came. TimeoutError: none did for a long time."""
-        ...
-
-
 class Zmq:
-    """XPUB and SUB for the group, which drop nothing; PUSH and PULL for one member."""
+    """XPUB and SUB for the group, which drop nothing; PUSH and PULL for one member. As all peers:
+    one thread sends, another receives; `receive` says how many came, or raises TimeoutError."""
 
     def __init__(self, place: dict[str, Any]) -> None:
         zmq = self._zmq = import_module("zmq")
@@ -107,9 +96,6 @@ class Redis:
         self._inbox.get_message(timeout=0.1)
         client.ping()
 
-    def await_all(self) -> None:
-        """Whoever has joined has subscribed."""
-
     def send(self, payloads: Sequence[bytes], to: str | None, *, singly: bool) -> None:
         channel = to or f"from/{self._name}"
         if singly:
@@ -154,9 +140,6 @@ class Nats:
     async def _on_message(self, _: Any) -> None:
         self._came.release()
 
-    def await_all(self) -> None:
-        """Whoever has joined has subscribed."""
-
     def send(self, payloads: Sequence[bytes], to: str | None, *, singly: bool) -> None:
         self._do(self._publish(payloads, to or f"from.{self._name}"))
 
@@ -169,6 +152,9 @@ class Nats:
         if not self._came.acquire(timeout=TIMEOUT_S):
             raise TimeoutError
         return 1
+
+
+Peer: TypeAlias = Zmq | Redis | Nats
 
 
 def _round(peer: Peer, command: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +208,7 @@ def _reply(peer: Peer, command: dict[str, Any]) -> None:
         peer.send(payload, command["to"], singly=True)
 
 
-PEERS: dict[str, Callable[[dict[str, Any]], Peer]] = {"pyzmq": Zmq, "nats": Nats, "redis": Redis}
+PEERS: dict[str, type[Peer]] = {"pyzmq": Zmq, "nats": Nats, "redis": Redis}
 
 
 def main(kind: str) -> None:
@@ -238,7 +224,8 @@ def main(kind: str) -> None:
     for command in lines:
         match command["op"]:
             case "view":
-                peer.await_all()
+                if isinstance(peer, Zmq):  # the others know who has joined
+                    peer.await_all()
                 say({})
             case "round":
                 say(_round(peer, command))
