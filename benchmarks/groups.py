@@ -103,7 +103,7 @@ def _clusters(
     check("runs", runs, 1, RUNS_MAX)
     for transport in transports:
         progress(f"measuring {transport}")
-        options = {"group": group_name(transport), "transport": transport}
+        options: dict[str, Any] = {"group": group_name(transport), "transport": transport}
         with ExitStack() as stack:
             if on_hosts:
                 network = stack.enter_context(Network(members, 1500))

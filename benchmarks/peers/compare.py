@@ -116,7 +116,7 @@ def _start(peers: Sequence[str], members: int, stack: ExitStack) -> dict[str, Cl
     names = [f"m{at}" for at in range(members)]
     for peer in peers:
         progress(f"starting {members} of {peer}")
-        place = {"names": names, "everybody": "/".join(names), "stack": "udp.xml"}
+        place: dict[str, Any] = {"names": names, "everybody": "/".join(names), "stack": "udp.xml"}
         cluster = Cluster(
             members=members,
             program=("benchmarks.peers.worker", peer),
@@ -135,6 +135,8 @@ def _rates(workload: Workload, clusters: dict[str, Cluster]) -> Iterator[Row]:
         for name in clusters
         if workload.is_single or name == "ringcast" or PEERS[name].has_batches
     ]
+    if len(taking) == 1:
+        return
     progress(f"measuring {workload.shape}, {workload.size} B, {way}")
     rounds = {name: Rounds(clusters[name], workload) for name in taking}
     take_turns([*rounds.values()], workload.runs)
