@@ -21,7 +21,7 @@ WHOLE := $(addprefix tests/scenarios/test_,small_buffers.py view_scenarios.py wi
 SMALL := tests/properties tests/unit/explore tests/unit/trace $(WHOLE)
 PARTS := tests/scenarios $(filter-out $(SMALL),$(wildcard tests/unit/*))
 
-.PHONY: help setup demo test check proof pythons fuzz golden bench pictures docs lock clean
+.PHONY: help setup demo test check proof pythons fuzz golden bench peers pictures docs lock clean
 help:           ## this list
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
@@ -111,10 +111,14 @@ bench: $(READY) ## measure; prints aims, fails only if messages are lost
 	@$(BIN)/ringcast bench memory --minutes 2
 	@$(BIN)/ringcast bench join
 	@$(BIN)/ringcast bench crash
+	@$(BIN)/ringcast bench idle
 	@$(BIN)/ringcast bench state
 	@$(BIN)/ringcast bench source
 	@$(BIN)/ringcast bench fleet
 	@$(BIN)/ringcast bench audit --rows 5000000 --rows 50000000
+
+peers: $(READY) ## what `ringcast bench peers` compares with, into build/peers
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --upgrade --target build/peers -r requirements/peers.txt
 
 pictures: $(READY) docs ## reports, terminals and the site as screens show them (needs chromium)
 	@$(BIN)/python tools/pictures.py build/pictures --site build/site
@@ -135,6 +139,7 @@ lock:           ## renew the pinned requirements (needs uv on PATH)
 	@$(COMPILE) --extra dev --extra spark pyproject.toml --output-file requirements/dev.txt
 	@$(COMPILE) --extra docs pyproject.toml --output-file requirements/docs.txt
 	@$(COMPILE) --group uvloop --output-file requirements/uvloop.txt
+	@$(COMPILE) --group peers --output-file requirements/peers.txt
 
 clean:          ## remove what the other targets made
 	@rm -rf $(VENV) $(SITE) $(addprefix .venv-,$(VERSIONS)) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -63,7 +63,8 @@ class Benchmark(NamedTuple):
         return about
 
     def _print(self, rows: Rows, aims: Rows | None) -> None:
-        _print_table(self.layout(rows))
+        if rows:
+            _print_table(self.layout(rows))
         if aims is not None:
             if compared_with := self.compared_with():
                 click.echo(f"\naims; compared figures: {compared_with}")

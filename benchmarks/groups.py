@@ -1,7 +1,9 @@
-"""ringcast bench join, crash, memory and state: what becomes of a group, its members and joiners.
+"""ringcast bench join, crash, idle, memory and state: what becomes of a group, its members and
+joiners.
 
 Real processes on loopback with the default configuration. Times are of the clock that all processes
-of a machine share.
+of a machine share. A crash is a kill, of which refused ports tell; or each member is on a host of
+its own (network.py), whose cable is pulled, and nobody is told.
 
 Memory is resident memory as the system counts it. Under load all members send all they can, round
 after round. What they grow by is the slope of a line through the samples, by least squares; the
@@ -16,14 +18,17 @@ from what followed it, must be what was sent.
 from __future__ import annotations
 
 import random
+import secrets
 import statistics
 import subprocess
 import sys
 import time
-from itertools import pairwise
+from contextlib import ExitStack
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.usage import processes
+from benchmarks.network import HostCluster, Network
+from benchmarks.usage import cpu_ns, processes, wakeups
 from benchmarks.worker import checksum_of, message
 from benchmarks.workload import (
     MEMBERS_MAX,
@@ -78,25 +83,34 @@ def bench_join(*, members: int, runs: int, transports: Sequence[str]) -> Iterato
         yield _row(None, what, [_time_of(code) for _ in range(runs)])
 
 
-def bench_crash(*, members: int, runs: int, transports: Sequence[str]) -> Iterator[Row]:
-    """From kill -9 until all survivors have the view without the victim."""
+def bench_crash(
+    *, members: int, runs: int, transports: Sequence[str], cut: bool = False
+) -> Iterator[Row]:
+    """From kill -9, or from the cut, until all survivors have the view without the victim."""
     dice = random.Random(1)
-    for transport, cluster in _clusters(members, runs, transports, fewest=2):
-        for what, at in (("kill a member", members - 1), ("kill the coordinator", 0)):
+    how = "cut off" if cut else "kill"
+    for transport, cluster in _clusters(members, runs, transports, fewest=2, on_hosts=cut):
+        for whom, at in (("a member", members - 1), ("the coordinator", 0)):
             held: list[float] = []
-            times = [_kill(cluster, at, dice, held) for _ in range(runs)]
-            yield _row(transport, what, times, held)
+            times = [_lose(cluster, at, dice, held) for _ in range(runs)]
+            yield _row(transport, f"{how} {whom}", times, held)
 
 
 def _clusters(
-    members: int, runs: int, transports: Sequence[str], *, fewest: int
+    members: int, runs: int, transports: Sequence[str], *, fewest: int, on_hosts: bool = False
 ) -> Iterator[tuple[str, Cluster]]:
     check("members", members, fewest, MEMBERS_MAX)
     check("runs", runs, 1, RUNS_MAX)
     for transport in transports:
         progress(f"measuring {transport}")
-        with Cluster(members=members, group=group_name(transport), transport=transport) as cluster:
-            yield transport, cluster
+        options: dict[str, Any] = {"group": group_name(transport), "transport": transport}
+        with ExitStack() as stack:
+            if on_hosts:
+                network = stack.enter_context(Network(members, 1500))
+                cluster: Cluster = HostCluster(network, secrets.token_hex(32), **options)
+            else:
+                cluster = Cluster(members=members, **options)
+            yield transport, stack.enter_context(cluster)
 
 
 def _held(cluster: Cluster) -> list[float]:
@@ -107,15 +121,20 @@ def _held(cluster: Cluster) -> list[float]:
     return [held for each in last for held in each if len(last) > 1]  # who is alone waits for none
 
 
-def _kill(cluster: Cluster, at: int, dice: random.Random, held: list[float]) -> int:
-    """Kill one, see how long it takes to be missed by all, and have another in its place."""
+def _lose(cluster: Cluster, at: int, dice: random.Random, held: list[float]) -> int:
+    """Kill one, or cut it off where it has a host; see how long it takes to be missed by all, and
+    have another in its place."""
     time.sleep(dice.uniform(*CALM_S))
-    killed = time.monotonic_ns()
-    cluster.kill(at)
-    missed: int = max(answer["at"] for answer in cluster.await_view())
-    held += _held(cluster)
+    lost = time.monotonic_ns()
+    with ExitStack() as stack:
+        if isinstance(cluster, HostCluster):
+            stack.enter_context(cluster.vanished(at))
+        else:
+            cluster.kill(at)
+        missed: int = max(answer["at"] for answer in cluster.await_view())
+        held += _held(cluster)
     cluster.enter(cluster.start())
-    return missed - killed
+    return missed - lost
 
 
 def _time_of(code: str) -> int:
@@ -139,11 +158,57 @@ def _row(
     }
 
 
-# Memory
+# Nothing to do
 
 IDLE_S = 2.0
 """How long a group is left alone before it counts as idle: heartbeats have been sent, and all that
 follows a join is over."""
+
+IDLERS_MAX = 200
+
+
+def bench_idle(
+    *, members: Sequence[int], seconds: float, transports: Sequence[str]
+) -> Iterator[Row]:
+    """What a member takes of the machine while nobody sends: the median, and the most of any."""
+    check_duration("seconds", seconds, 3600)
+    for transport, count in product(transports, members):
+        check("members", count, 1, IDLERS_MAX)
+        progress(f"measuring {transport}, {count} members")
+        with Cluster(members=count, group=group_name(transport), transport=transport) as cluster:
+            cluster.await_view()
+            time.sleep(IDLE_S)
+            pids = [process.pid for process in cluster.processes]
+            before = _datagrams(cluster)
+            started = time.monotonic_ns()
+            used, woken = [*map(cpu_ns, pids)], [*map(wakeups, pids)]
+            time.sleep(seconds)
+            took = time.monotonic_ns() - started
+            shares = [100 * (cpu_ns(pid) - at) / took for pid, at in zip(pids, used, strict=True)]
+            wakes = [(wakeups(pid) - at) / took for pid, at in zip(pids, woken, strict=True)]
+            passed = [now - at for now, at in zip(_datagrams(cluster), before, strict=True)]
+            resident = _resident_mb(cluster)
+        yield {
+            "transport": transport,
+            "members": count,
+            "cpu_percent": round(statistics.median(shares), 3),
+            "most_cpu_percent": round(max(shares), 3),
+            "wakeups_per_s": round(statistics.median(wakes) * 1e9, 1),
+            "datagrams_per_s": round(statistics.median(passed) / took * 1e9, 1),
+            "resident_mb": round(statistics.median(resident), 1),
+            "most_resident_mb": round(max(resident), 1),
+            "seconds": seconds,
+        }
+
+
+def _datagrams(cluster: Cluster) -> list[int]:
+    """That each member has sent and received."""
+    cluster.tell_all({"op": "stats"})
+    transports = [stats["transport"] for stats in cluster.hear_all()]
+    return [each["sent"] + each["received"] for each in transports]
+
+
+# Memory
 
 SETTLING_S = 60.0
 SETTLING_SHARE = 0.1

@@ -2,7 +2,9 @@
 
 Hosts are network namespaces, each with a cable to a bridge. Whoever is not root makes them in a
 user namespace, and the process that measures stays in it. Interfaces have any MTU, and can be told
-not to cut or join datagrams, as by `ethtool -K`: then each packet really is one.
+not to cut or join datagrams, as by `ethtool -K`: then each packet really is one. A cable can be
+pulled: what is sent to or from that host is lost in silence. So it is between two hosts that are
+cut off, one way or both, but for what is sent to a multicast address. Tests use it too.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from ringcast.errors import UsageError
 from ringcast.sim.processes import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
 _ETHTOOL, _GET_STRINGS, _SET_FEATURES, _SET_GSO, _SET_GRO = 0x8946, 0x1B, 0x3B, 0x24, 0x2C
@@ -40,6 +42,7 @@ class Network:
         self._mtu = str(mtu)
         self._is_plain = is_plain
         self._spaces: list[int] = []
+        self._cuts: list[tuple[int, tuple[str, ...]]] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> Network:
@@ -73,6 +76,30 @@ class Network:
         finally:
             _enter(self._home)
 
+    def unplug(self, at: int) -> None:
+        """Nothing gets to that host or from it, and nobody is told."""
+        run_ip("link", "set", f"port{at}", "down")
+
+    def plug(self, at: int) -> None:
+        run_ip("link", "set", f"port{at}", "up")
+
+    def cut(self, sources: Iterable[int], dests: Iterable[int]) -> None:
+        """Nothing gets from any of these to any of those; the other way it does."""
+        dests = list(dests)
+        for source in sources:
+            for dest in dests:
+                self._cuts.append((dest, ("pref", "10", "from", self.addresses[source])))
+                self._rule("add", *self._cuts[-1])
+
+    def heal(self) -> None:
+        """All cuts are over."""
+        while self._cuts:
+            self._rule("del", *self._cuts.pop())
+
+    def _rule(self, change: str, dest: int, rule: tuple[str, ...]) -> None:
+        with self.inside(dest):
+            run_ip("rule", change, *rule, "blackhole")
+
     def _add(self, at: int, address: str, stack: ExitStack) -> None:
         space = _new_space(stack)
         self._spaces.append(space)
@@ -86,6 +113,8 @@ class Network:
             run_ip("link", "set", "lo", "up")
             run_ip("address", "add", f"{address}/24", "dev", "eth0")
             run_ip("link", "set", "eth0", "mtu", self._mtu, "up")
+            run_ip("rule", "add", "pref", "100", "lookup", "local")  # behind the rules of cuts
+            run_ip("rule", "del", "pref", "0")
             if self._is_plain:
                 _be_plain("eth0")
 
@@ -96,11 +125,29 @@ class HostCluster(Cluster):
     def __init__(self, network: Network, key: str | None, **options: Any) -> None:
         super().__init__(members=len(network.addresses), insecure=key is None, key=key, **options)
         self._network = network
+        self._free = list(range(len(network.addresses)))
+        self._hosts: list[int] = []  # of those who run, in the order of their names
 
     def start(self, **place: Any) -> subprocess.Popen[str]:
-        at = len(self.processes)
+        at = self._free.pop(0)
+        self._hosts.append(at)
         with self._network.inside(at):
             return super().start(listen=f"{self._network.addresses[at]}:0", **place)
+
+    @contextmanager
+    def vanished(self, at: int) -> Iterator[None]:
+        """Pull the cable of one member's host; it is one of the others no more. In the end the
+        process is killed, and another may take its place."""
+        host = self._hosts.pop(at)
+        self._network.unplug(host)
+        victim, _ = self.processes.pop(at), self.names.pop(at)
+        try:
+            yield
+        finally:
+            victim.kill()
+            victim.wait()
+            self._network.plug(host)
+            self._free.append(host)
 
 
 def _new_space(stack: ExitStack) -> int:

@@ -15,6 +15,8 @@ import click
 
 from benchmarks import aims
 from benchmarks.command import benchmark
+from benchmarks.peers.compare import PEERS
+from benchmarks.peers.compare import SHAPES as PEER_SHAPES
 from benchmarks.workload import RATIOS, TRANSPORTS, Size
 from ringcast.sim.options import PROTOCOLS
 
@@ -250,6 +252,30 @@ BENCHMARKS = {
             default=TRANSPORTS[:1],
         ),
     ),
+    "peers": benchmark(
+        "peers.compare",
+        """The same workloads through pyzmq, nats, redis and JGroups, each in turn with ours.
+
+        `ratio` is ours to theirs: above 1 we move more messages, or take less time. A peer that is
+        not installed is named, with how to have it, and left out.
+
+        Example: ringcast bench peers --peer pyzmq --size 1000""",
+        several(
+            "--peer peers",
+            "Whose; may be repeated.  [default: every one]",
+            click.Choice([*PEERS]),
+            default=(*PEERS,),
+        ),
+        *_PACE,
+        several(
+            "--workload workloads",
+            "Who sends to whom; may be repeated.  [default: every one]",
+            click.Choice([*PEER_SHAPES]),
+            default=(*PEER_SHAPES,),
+        ),
+        option("--count", "Round trips of a run.", 1000),
+        remark=lambda rows: "" if rows else "no peer is installed: nothing to compare",
+    ),
     "rtt": benchmark(
         "rtt",
         """A request and its reply between two processes, beside plain blocking sockets.
@@ -281,11 +307,43 @@ BENCHMARKS = {
         "groups",
         """From kill -9 until all survivors have the view without the victim.
 
-        Example: ringcast bench crash --members 4 --json""",
+        \b
+        Examples:
+          ringcast bench crash --members 4 --json
+          ringcast bench crash --cut --transport udp""",
         option("--members", "Processes in the group.", 3),
         option("--runs", "Kills of each kind; medians.", 5),
+        option(
+            "--cut",
+            "Kill nobody: each member is on a host of its own, whose cable is pulled, so that no "
+            "refused port tells of it. Linux, as root or where users may make namespaces.",
+            is_flag=True,
+        ),
         _TRANSPORTS,
         aims=partial(aims.time_aims, wanted_s=aims.CRASH_S),
+    ),
+    "idle": benchmark(
+        "groups",
+        """What members take of the machine while nobody sends: CPU time, wake-ups, memory.
+
+        Of the median member, and the most of any. Datagrams are those sent and received.
+
+        Example: ringcast bench idle --members 3 --seconds 30""",
+        several(
+            "--members",
+            "Processes in the group; may be repeated.  [default: 3, 50]",
+            int,
+            default=(3, 50),
+        ),
+        option("--seconds", "How long they are watched.", 20.0),
+        several(
+            "--transport transports",
+            "How datagrams travel; may be repeated.  [default: udp]",
+            click.Choice(TRANSPORTS),
+            default=TRANSPORTS[:1],
+        ),
+        aims=aims.idle_aims,
+        compared_with=lambda: None,
     ),
     "memory": benchmark(
         "groups",

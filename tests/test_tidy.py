@@ -207,9 +207,9 @@ def test_files_are_short(path: str) -> None:
 
 CEILINGS = {
     "aio": 7769,  # SRV records
-    "benchmarks": 4267,  # networks of any MTU, single messages, what refusing and sealing cost
+    "benchmarks": 4958,  # idle members, hosts that vanish, peers beside ours
     "cli": 3960,  # tables fit the terminal, top has keys and colours
-    "core": 630,
+    "core": 659,  # a timer asks no window that waits for nothing
     "explore": 4023,
     "protocols": 10002,
     "rules": 4194,
@@ -229,6 +229,6 @@ def test_packages_fit(package: str) -> None:
 
 
 def test_the_benchmarks_fit() -> None:
-    lines = {path: len(path.read_text().splitlines()) for path in BENCHMARKS.glob("*.py")}
+    lines = {path: len(path.read_text().splitlines()) for path in BENCHMARKS.rglob("*.py")}
     assert [path.name for path in lines if lines[path] > 450] == []
     assert sum(lines.values()) <= CEILINGS["benchmarks"]

@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from signal import SIGKILL
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from hosts import Hosts
+from namespace import in_own_network
 
 from benchmarks import multicast
 from benchmarks.aims import MULTICAST, at_least, at_most, has_collapsed, matrix_aims
 from benchmarks.groups import slope_of
 from benchmarks.multicast import SHAPES, SIZES, matrix_cells, measure_cells
+from benchmarks.peers import compare
 from benchmarks.workload import TRANSPORTS, Size, Workload
 from ringcast.cli import main
 from ringcast.errors import RingcastError, UsageError
 from ringcast.sim.member_process import SEND_BATCH, lost, payloads_of
 from ringcast.sim.processes import Cluster, tell
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SHORT = ["--seconds", "0.02", "--runs", "1"]
 
@@ -221,6 +227,58 @@ def test_crashes(transport: str) -> None:
     assert len(aims) == 2
 
 
+@in_own_network
+def test_a_host_that_vanishes() -> None:
+    with Hosts(1):  # or it is skipped
+        pass
+    options = ["--cut", "--members", "2", "--runs", "1", "--transport", "udp"]
+    rows, aims = report("crash", *options, "--json")
+    assert [row["what"] for row in rows] == ["cut off a member", "cut off the coordinator"]
+    assert min(row["least_s"] for row in rows) > 0
+    assert [aim["wanted"] for aim in aims if aim["aim"].endswith(", s")] == ["≤ 1", "≤ 1"]
+
+
+def test_idle_members() -> None:
+    (row,) = json.loads(run("idle", "--members", "2", "--seconds", "1", "--json")[0])
+    (aim,) = row["aims"]
+    assert aim["aim"] == "by udp, 2 members: % of a core each"
+    assert 0 < row["cpu_percent"] <= row["most_cpu_percent"]
+    assert min(row["wakeups_per_s"], row["datagrams_per_s"]) > 0
+    assert 5 < row["resident_mb"] <= row["most_resident_mb"]
+
+
+# Peers
+
+
+def test_peers_that_are_not_installed_are_named_and_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compare, "PLACE", tmp_path)
+    monkeypatch.setattr(compare, "find_spec", lambda name: None)
+    monkeypatch.delenv("JGROUPS_CLASSPATH", raising=False)
+    screen, told = run("peers")
+    assert screen == "\nno peer is installed: nothing to compare\n"
+    assert told.splitlines() == [
+        "pyzmq is left out: no zmq; have it by: make peers",
+        "nats is left out: no nats; have it by: make peers, and apt-get install nats-server",
+        "redis is left out: no redis; have it by: make peers, and apt-get install redis-server",
+        "jgroups is left out: no JGROUPS_CLASSPATH; have it by: java 17, and "
+        "JGROUPS_CLASSPATH=jgroups-5.X.jar",
+    ]
+
+
+@pytest.mark.parametrize("peer", compare.PEERS)
+def test_a_peer_in_turn_with_ours(peer: str) -> None:
+    options = ["--peer", peer, "--size", "1000", "--count", "100", "--workload", "1 → 1", *SHORT]
+    rows = json.loads(run("peers", *options, "--json")[0])
+    if not rows:
+        pytest.skip(f"{peer} is not installed")
+    ways = [row["way"] for row in rows]
+    assert ways == [way for way in ("single", "batched", "round trip") if way in ways]
+    assert {"single", "round trip"} <= {*ways}
+    assert all(row["peer"] == peer and row["ratio"] > 0 for row in rows)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -228,6 +286,8 @@ def test_crashes(transport: str) -> None:
         (["rtt", "--count", "9"], "count = 9: must be from 100 to 1000000"),
         (["join", "--runs", "0"], "runs = 0: must be from 1 to 1000"),
         (["crash", "--members", "1"], "members = 1: must be from 2 to 16"),
+        (["idle", "--members", "999"], "members = 999: must be from 1 to 200"),
+        (["peers", "--count", "0"], "count = 0: must be from 1 to 1000000"),
         (["memory", "--minutes", "0"], "minutes = 0.0: must be more than 0, at most 1440"),
         (["memory", "--minutes", "0.1"], "every = 5.0: must be from 0.05 to a third of the time"),
         (["unicast", "--size", "2000000"], "size = 2000000: must be from 0 to 1048576 bytes"),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from hosts import Hosts, Neighbours
+from hosts import Hosts
 from loopback_groups import FIRST, PATIENT, numbered, read, until, with_members
 from namespace import in_own_network
 
@@ -528,10 +528,10 @@ def test_hosts_with_one_key_are_one_group_and_with_two_they_never_are(transport:
             groups = [await join_on(hosts, at, key, stack) for at, key in enumerate(keys)]
             if keys[0] == keys[1]:
                 await talk(groups)
-                hosts.cut([0, 1], [0, 1])
+                hosts.unplug(1)
                 for group in groups:
                     await group.wait_for_view(lambda view: len(view) == 1)
-                hosts.heal()
+                hosts.plug(1)
                 await talk(groups)
             else:
                 for group in groups:
@@ -540,6 +540,6 @@ def test_hosts_with_one_key_are_one_group_and_with_two_they_never_are(transport:
                 assert [len(group.view) for group in groups] == [1, 1]
         return groups
 
-    with (Neighbours if transport == "multicast" else Hosts)(2) as hosts:
+    with Hosts(2) as hosts:
         run(meet(hosts, ONE, OTHER))
         run(meet(hosts, ONE, ONE))

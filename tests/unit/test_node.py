@@ -18,12 +18,13 @@ from ringcast.wire.changes import InView, tag_of
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Ack, Data, Watermark
 from support.cluster import cluster
+from support.steps import steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.core.effects import Effects, Signal
-    from ringcast.core.shared import Deadlines, GroupState
+    from ringcast.core.shared import Deadlines, GroupState, Timers
     from ringcast.events import Event
     from ringcast.protocols.views.streams import ViewStreams
     from ringcast.wire.frames import Frame
@@ -322,3 +323,24 @@ def test_the_same_inputs_give_the_same_outputs() -> None:
         outcomes.append((c.events, stats, c.now))
     assert outcomes[0] == outcomes[1]
     assert len(outcomes[0][0]["C"]) > 2
+
+
+def test_a_timer_asks_no_window_that_waits_for_nothing() -> None:
+    """Members of a large group that is idle wake up for heartbeats alone."""
+    counts = set()
+    for size in (3, 50):
+        others = (Member(Address("127.0.0.1", 7800 + n), n, f"m{n}") for n in range(2, size + 1))
+        one, group = node(), view(A, *others)
+        one.install_view(group, 1, {Origin(member, Stream.FIFO): 0 for member in group})
+        assert len(one.multicast.receivers) == size - 1
+        heartbeat = one.deadlines.owner("heartbeat")
+
+        def beat(node: Node = one, timers: Timers[str] = heartbeat) -> None:
+            timers.arm("beat", 10)
+            node.handle_timeout(10)
+            timers.disarm("beat")
+            node.next_timeout()
+
+        beat()
+        counts.add(steps(beat))
+    assert len(counts) == 1

@@ -81,32 +81,49 @@ class GroupState:
 class Deadlines:
     """The timers of one member, by owner, in the order in which owners were added."""
 
-    __slots__ = ("_owners", "first", "is_stale")
+    __slots__ = ("_owners", "first", "is_stale", "waiting")
 
     def __init__(self) -> None:
         self.first = NEVER
         """No deadline is before this; unless `is_stale`, some deadline is this."""
         self.is_stale = False
+        self.waiting: dict[Timers[Any], None] = {}
+        """Those of them that have a deadline, as a set: of the many windows hardly any."""
         self._owners: dict[Hashable, Timers[Any]] = {}
 
     def owner(self, name: Hashable) -> Timers[Any]:
         """Timers for a new owner. If it takes the place of another, that one's are gone."""
-        timers = self._owners[name] = Timers(name, self)
-        self.is_stale = True
-        return timers
+        if name in self._owners:
+            self._forget(self._owners[name])
+        self._owners[name] = Timers(name, self)
+        return self._owners[name]
 
     def remove(self, timers: Timers[Any]) -> None:
         """Their owner is gone, unless another has its place by now."""
         if self._owners.get(timers.name) is timers:
             del self._owners[timers.name]
-            self.is_stale = True
+            self._forget(timers)
+
+    def _forget(self, timers: Timers[Any]) -> None:
+        """Whatever their owner does, none of them counts here any more."""
+        self.waiting.pop(timers, None)
+        self.is_stale = True
+        timers._table = Deadlines()
+
+    def is_due(self, kind: str, now: int) -> bool:
+        """Whether a timer of some owner `(kind, …)` is due."""
+        for timers in self.waiting:
+            match timers.name:
+                case (owner, *_) if owner == kind and min(timers.by_key.values()) <= now:
+                    return True
+        return False
 
     def next(self) -> int | None:
         """When the first timer of all is due; None: none is armed."""
         if self.is_stale:
             self.is_stale = False
             self.first = NEVER
-            for timers in self._owners.values():
+            for timers in self.waiting:
                 for deadline in timers.by_key.values():
                     self.first = min(self.first, deadline)
         return None if self.first == NEVER else self.first
@@ -138,6 +155,7 @@ class Deadlines:
         found = [at for timers in self._owners.values() for at in timers.by_key.values()]
         assert all(at >= self.first for at in found)
         assert self.is_stale or self.first == min(found, default=NEVER)
+        assert {*self.waiting} == {timers for timers in self._owners.values() if timers.by_key}
 
 
 class Timers(Generic[K]):
@@ -159,23 +177,34 @@ class Timers(Generic[K]):
             table.is_stale = False
         elif self.by_key.get(key) == table.first:
             table.is_stale = True
+        if not self.by_key:
+            table.waiting[self] = None
         self.by_key[key] = deadline
 
     def arm_if_idle(self, key: K, deadline: int) -> None:
         """Set the deadline unless one is set: repeated causes do not push it back."""
         if key not in self.by_key:
-            self.by_key[key] = deadline
             table = self._table
+            if not self.by_key:
+                table.waiting[self] = None
+            self.by_key[key] = deadline
             if deadline <= table.first:
                 table.first = deadline
                 table.is_stale = False
 
     def disarm(self, key: K) -> None:
-        if self.by_key.pop(key, None) == self._table.first:
-            self._table.is_stale = True
+        deadline = self.by_key.pop(key, None)
+        if deadline is None:
+            return
+        table = self._table
+        if not self.by_key:
+            table.waiting.pop(self, None)
+        if deadline == table.first:
+            table.is_stale = True
 
     def disarm_all(self) -> None:
         self.by_key.clear()
+        self._table.waiting.pop(self, None)
         self._table.is_stale = True
 
     def release(self) -> None:

@@ -161,9 +161,10 @@ class ReliableMulticast(Layer):
     def handle_timeout(self, now: int, out: Effects) -> None:
         for sending in self.senders.values():
             sending.handle_timeout(now, out)
-        allowance = self._allowance(now)
-        for receiver in self.receivers.values():
-            receiver.handle_timeout(now, allowance, out)
+        if self.deadlines.is_due("received", now):  # else a beat would ask every window
+            allowance = self._allowance(now)
+            for receiver in self.receivers.values():
+                receiver.handle_timeout(now, allowance, out)
         if self.rounds is not None:
             self.rounds.handle_timeout(now)
             self._report(now, out)

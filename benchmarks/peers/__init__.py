@@ -1,0 +1,1 @@
+"""Other systems under the workloads of our own benchmarks: `ringcast bench peers`."""
