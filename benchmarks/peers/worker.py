@@ -91,9 +91,9 @@ class Redis:
         client = self._client = import_module("redis").Redis("127.0.0.1", place["servers"])
         self._name = place["name"]
         others = [name for name in place["names"] if name != self._name]
-        self._inbox = client.pubsub(ignore_subscribe_messages=True)
-        self._inbox.subscribe(self._name, *(f"from/{name}" for name in others))
-        self._inbox.get_message(timeout=0.1)
+        self._received = client.pubsub(ignore_subscribe_messages=True)
+        self._received.subscribe(self._name, *(f"from/{name}" for name in others))
+        self._received.get_message(timeout=0.1)
         client.ping()
 
     def send(self, payloads: Sequence[bytes], to: str | None, *, singly: bool) -> None:
@@ -110,7 +110,7 @@ class Redis:
     def receive(self) -> int:
         until = time.monotonic() + TIMEOUT_S
         while time.monotonic() < until:
-            if self._inbox.get_message(timeout=TIMEOUT_S) is not None:
+            if self._received.get_message(timeout=TIMEOUT_S) is not None:
                 return 1
         raise TimeoutError
 

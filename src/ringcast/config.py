@@ -325,14 +325,12 @@ class MembershipConfig:
     makes it less likely that two who start at the same time do not see each other."""
 
     suspect_after_s: float = DefaultTime(2.0)
-    """A member that is not heard for so long is asked directly, and suspected if it does not
-    answer. Eight beats by default: even if one datagram in twenty is lost, all eight are lost once
-    in centuries."""
+    """Who is not heard for so long is asked directly, and suspected if it does not answer. Eight
+    beats by default: if one datagram in twenty is lost, all eight are lost once in centuries."""
 
     leave_timeout_s: float = 5.0
-    """How long leaving may take: until everybody has received what was sent to the group and has
-    delivered what was sent to it alone, and until the others have gone on. After that the member is
-    gone all the same."""
+    """How long leaving may take: until everybody has received what was sent to the group, delivered
+    what was sent to it alone, and gone on. After that the member is gone all the same."""
 
     slow_member_timeout_s: float = DefaultTime(0.0)
     """Exclude a member whose application holds a sender up for so long; 0: never."""

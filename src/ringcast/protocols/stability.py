@@ -14,23 +14,19 @@ On take: the same; but at once after so many bytes, as senders count them, or me
     Where somebody's receive buffer is small, so that a Stable allows senders little, the interval
     is shorter by as much: a round waits for everybody, and senders stand still meanwhile.
 On view: whatever was reported is void: places in a report are places in its view, and who is new
-counts
-    from now on. Everybody reports, at once.
+    counts from now on. Everybody reports, at once.
 On StabilityReport, as coordinator: note it. From somebody who missed the last Stable, unless they
-have just
-    crossed: send that again, and ask for a report when it is heard; twice in an interval at most.
-    When everybody has reported, tell all the minima: Stable.
-On Stable from the coordinator of my view, about it: what everybody has may go, here too. On
-StabilityQuery: report at once, or when the Stable has come that it speaks of; but once in a round.
-As
-    coordinator: have all the others do so, too, until a round has ended that was begun after that:
-    one that is under way may end with reports from before.
+    have just crossed: send that again, and ask for a report when it is heard; twice in an interval
+    at most. When everybody has reported, tell all the minima: Stable.
+On Stable from the coordinator of my view, about it: what everybody has may go, here too.
+On StabilityQuery: report at once, or when the Stable has come that it speaks of; but once in a
+    round. As coordinator: have all the others do so, too, until a round has ended that was begun
+    after that: one that is under way may end with reports from before.
 Every interval, while something that is known here was not stable in the last round but one: report
     again. (The last round shows that all have heard of that one, and senders may go on from there.)
     If there is nothing new to say, the pause doubles, up to τ.
 
-A lost StabilityReport or Stable is made good by the next: they are cumulative, and repeated until
-all is stable. Then everybody is silent."""
+Both are cumulative: the next makes good what is lost, until all is stable. Then all are silent."""
 
 from __future__ import annotations
 
@@ -49,11 +45,8 @@ if TYPE_CHECKING:
     from ringcast.core.shared import Timers
     from ringcast.model import Member, View
 
-
 CROSSING_NS = 2_000_000
 """A report that comes so soon after a Stable may have been sent before that arrived."""
-
-
 INTERVAL_MIN_NS = 1_000_000
 """No receive buffer is so small that members report more often than this, with nothing new."""
 

@@ -127,9 +127,8 @@ def window_honoured(facts: Facts, found: Findings) -> Steps:
     for (member, kind, sender), row in widest.items() if facts.has_stability else ():
         if not {member, sender} <= capacity.keys() or row.stream != Stream.FIFO:
             continue
-        most = capacity[member]
-        if kind == "receive":
-            most = max(map(facts.window_max, (member, sender)))
+        slots = max(map(facts.window_max, (member, sender)))
+        most = slots if kind == "receive" else capacity[member]
         if row.cap > most:
             text = f"a {kind} window of {member} admits {row.cap} messages, {most} is the most"
             found.violate(text, row)

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from ringcast.protocols.multicast_sender import MulticastSender
     from ringcast.wire.frames import Frame
 
-
 EARLY_MAX = 50
 """Data frames kept for a view that is about to begin; beyond this, repair brings them again."""
 
