@@ -209,7 +209,7 @@ def test_files_are_short(path: str) -> None:
 
 CEILINGS = {
     "aio": 7571,
-    "benchmarks": 4955,  # idle members, hosts that vanish, peers beside ours
+    "benchmarks": 4956,  # idle members, hosts that vanish, peers beside ours
     "cli": 3652,
     "core": 659,  # a timer asks no window that waits for nothing
     "explore": 4045,  # every message of its own reaches a member
