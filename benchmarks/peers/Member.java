@@ -2,6 +2,7 @@
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.io.PrintStream;
 import java.lang.management.ManagementFactory;
 import java.util.List;
 import java.util.concurrent.Semaphore;
@@ -18,32 +19,45 @@ import org.jgroups.util.MessageBatch;
 
 public class Member implements Receiver {
     final Semaphore came = new Semaphore(0);
+    final PrintStream answers = System.out; // JGroups writes there too
     JChannel channel;
     String command;
 
     public static void main(String[] arguments) throws Exception {
-        new Member().run();
-        System.exit(0);
+        try {
+            new Member().run();
+        } finally {
+            System.exit(0); // whatever threads there are
+        }
     }
 
     void run() throws Exception {
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         command = input.readLine();
         String name = text("name"), group = text("group");
-        int members = text("everybody").split(",").length;
+        String[] ports = text("ports").split("/");
+        String own = ports[Integer.parseInt(name.substring(1))], hosts = "";
+        for (String port : ports)
+            hosts += (hosts.isEmpty() ? "" : ",") + "127.0.0.1[" + port + "]";
         if (input.readLine() == null)
             return;
+        System.setOut(System.err);
         System.setProperty("jgroups.bind_addr", "127.0.0.1");
-        channel = new JChannel(text("stack")).name(name).setReceiver(this);
+        System.setProperty("jgroups.tcpping.initial_hosts", hosts);
+        channel = new JChannel("tcp.xml").name(name).setReceiver(this);
+        channel.getProtocolStack().getTransport().setBindPort(Integer.parseInt(own));
         channel.setDiscardOwnMessages(true);
         channel.connect(group);
-        System.out.println("{}");
+        answers.println("{}");
         while ((command = input.readLine()) != null) {
             switch (text("op")) {
                 case "view" -> {
-                    while (channel.view().size() < members)
+                    for (int turn = 0; channel.view().size() < ports.length; turn++) {
+                        if (turn == 6000)
+                            throw new IllegalStateException("in a minute no view of all");
                         Thread.sleep(10);
-                    System.out.println("{}");
+                    }
+                    answers.println("{}");
                 }
                 case "round" -> round();
                 case "ask" -> ask();
@@ -70,7 +84,7 @@ public class Member implements Receiver {
         Thread sender = new Thread(() -> send(to, payload, count));
         sender.start();
         if (!came.tryAcquire(Math.max(0, expected), 60, TimeUnit.SECONDS)) {
-            System.out.println("{\"stuck\": \"has " + came.availablePermits() + " of " + expected + "\"}");
+            answers.println("{\"stuck\": \"has " + came.availablePermits() + " of " + expected + "\"}");
             return;
         }
         long took = System.nanoTime() - started;
@@ -78,7 +92,7 @@ public class Member implements Receiver {
         if (expected <= 0)
             took = System.nanoTime() - started;
         Runtime machine = Runtime.getRuntime();
-        System.out.printf(
+        answers.printf(
             "{\"seconds\": %.6f, \"delivered\": %d, \"lost\": 0, \"cpu_s\": %.6f, \"rss_mb\": %d, "
                 + "\"retransmitted\": 0, \"reports\": 0}%n",
             took / 1e9, expected > 0 ? expected + count : 0, (cpu() - cpu) / 1e9,
@@ -96,7 +110,7 @@ public class Member implements Receiver {
             times[at] = System.nanoTime() - started;
         }
         String all = java.util.Arrays.stream(times).mapToObj(Long::toString).collect(Collectors.joining(","));
-        System.out.println("{\"times_ns\": [" + all + "]}");
+        answers.println("{\"times_ns\": [" + all + "]}");
     }
 
     void reply() throws Exception {

@@ -91,9 +91,9 @@ class Redis:
         client = self._client = import_module("redis").Redis("127.0.0.1", place["servers"])
         self._name = place["name"]
         others = [name for name in place["names"] if name != self._name]
-        self._received = client.pubsub(ignore_subscribe_messages=True)
-        self._received.subscribe(self._name, *(f"from/{name}" for name in others))
-        self._received.get_message(timeout=0.1)
+        self._subscribed = client.pubsub(ignore_subscribe_messages=True)
+        self._subscribed.subscribe(self._name, *(f"from/{name}" for name in others))
+        self._subscribed.get_message(timeout=0.1)
         client.ping()
 
     def send(self, payloads: Sequence[bytes], to: str | None, *, singly: bool) -> None:
@@ -110,7 +110,7 @@ class Redis:
     def receive(self) -> int:
         until = time.monotonic() + TIMEOUT_S
         while time.monotonic() < until:
-            if self._received.get_message(timeout=TIMEOUT_S) is not None:
+            if self._subscribed.get_message(timeout=TIMEOUT_S) is not None:
                 return 1
         raise TimeoutError
 
@@ -214,7 +214,8 @@ PEERS: dict[str, type[Peer]] = {"pyzmq": Zmq, "nats": Nats, "redis": Redis}
 def main(kind: str) -> None:
     if kind == "jgroups":
         program = str(Path(__file__).with_name("Member.java"))
-        os.execvp("java", ["java", "-cp", os.environ["JGROUPS_CLASSPATH"], program])
+        options = ["-Djava.net.preferIPv4Stack=true", "-cp", os.environ["JGROUPS_CLASSPATH"]]
+        os.execvp("java", ["java", *options, program])
     lines = map(json.loads, sys.stdin)
     place = next(lines)
     if next(lines, None) is None:
