@@ -201,7 +201,7 @@ class ViewGroup:
         process = self.process(name)
         for signal in signals:
             process.node.effects.signal(signal)
-        process.node._run_to_completion(process.now)
+        process.node._stack.run_to_completion(process.now)
         process.turn()
 
     def suspect(self, name: str, others: Iterable[str]) -> None:
