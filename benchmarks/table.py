@@ -254,7 +254,7 @@ BENCHMARKS = {
     ),
     "peers": benchmark(
         "peers.compare",
-        """The same workloads through pyzmq, nats, redis and JGroups, each in turn with ours.
+        """The same workloads through pyzmq, nats and redis, each in turn with ours.
 
         `ratio` is ours to theirs: above 1 we move more messages, or take less time. A peer that is
         not installed is named, with how to have it, and left out.

@@ -1,9 +1,9 @@
 """ringcast bench peers: our workloads through other systems, each in turn with ours in one run.
 
-pyzmq needs nothing else, nats and redis a server that is started here, JGroups a jar. A peer that
-is not installed is named, with how to have it, and left out. Groups of all are kept while a
-workload is measured, and take turns round by round. How peers differ: pyzmq, nats and redis have
-no views, keep nothing for who is slow or late and encrypt nothing; JGroups encrypts nothing here.
+pyzmq needs nothing else, nats and redis a server that is started here. A peer that is not installed
+is named, with how to have it, and left out. Groups of all are kept while a workload is measured,
+and take turns round by round. Peers have no views, keep nothing for who is slow or late and encrypt
+nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -43,7 +43,7 @@ PLACE = Path(__file__).resolve().parents[2] / "build" / "peers"
 
 
 class Peer(NamedTuple):
-    module: str | None
+    module: str
     """Of Python that it needs."""
     server: str | None
     """Program that it needs."""
@@ -53,9 +53,7 @@ class Peer(NamedTuple):
 
     def missing(self) -> str | None:
         """What is not here."""
-        if self.module is None and not os.environ.get("JGROUPS_CLASSPATH"):
-            return "no JGROUPS_CLASSPATH"
-        if self.module is not None and find_spec(self.module) is None:
+        if find_spec(self.module) is None:
             return f"no {self.module}"
         if self.server is not None and shutil.which(self.server) is None:
             return f"no {self.server}"
@@ -66,7 +64,6 @@ PEERS = {
     "pyzmq": Peer("zmq", None, True, PYTHON),
     "nats": Peer("nats", "nats-server", False, f"{PYTHON}, and apt-get install nats-server"),
     "redis": Peer("redis", "redis-server", True, f"{PYTHON}, and apt-get install redis-server"),
-    "jgroups": Peer(None, "java", False, "java 17, and JGROUPS_CLASSPATH=jgroups-5.X.jar"),
 }
 
 
@@ -243,5 +240,4 @@ SERVERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "pyzmq": _ports,
     "nats": lambda _: _server(_nats),
     "redis": lambda _: _server(_redis),
-    "jgroups": lambda _: nullcontext(),
 }

@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ringcast.sim.member_process import SEND_BATCH, payloads_of, say
@@ -212,10 +211,6 @@ PEERS: dict[str, type[Peer]] = {"pyzmq": Zmq, "nats": Nats, "redis": Redis}
 
 
 def main(kind: str) -> None:
-    if kind == "jgroups":
-        program = str(Path(__file__).with_name("Member.java"))
-        options = ["-Djava.net.preferIPv4Stack=true", "-cp", os.environ["JGROUPS_CLASSPATH"]]
-        os.execvp("java", ["java", *options, program])
     lines = map(json.loads, sys.stdin)
     place = next(lines)
     if next(lines, None) is None:

@@ -255,15 +255,12 @@ def test_peers_that_are_not_installed_are_named_and_left_out(
 ) -> None:
     monkeypatch.setattr(compare, "PLACE", tmp_path)
     monkeypatch.setattr(compare, "find_spec", lambda name: None)
-    monkeypatch.delenv("JGROUPS_CLASSPATH", raising=False)
     screen, told = run("peers")
     assert screen == "\nno peer is installed: nothing to compare\n"
     assert told.splitlines() == [
         "pyzmq is left out: no zmq; have it by: make peers",
         "nats is left out: no nats; have it by: make peers, and apt-get install nats-server",
         "redis is left out: no redis; have it by: make peers, and apt-get install redis-server",
-        "jgroups is left out: no JGROUPS_CLASSPATH; have it by: java 17, and "
-        "JGROUPS_CLASSPATH=jgroups-5.X.jar",
     ]
 
 
