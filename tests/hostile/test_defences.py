@@ -16,7 +16,7 @@ from ringcast.aio.keys import KeyRing
 from ringcast.aio.peers import PeerTable
 from ringcast.errors import DecodeError
 from ringcast.model import SEQNO_MAX, Address, Conn, Member, Stream
-from ringcast.protocols import early, unicast
+from ringcast.protocols import early, unicast_receiving
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.views import change, pieces
@@ -331,7 +331,7 @@ DEFENCES = {
     "permit": Defence(promises_a_stranger, Translator, "is_permitted", always),
     "counter leap": Defence(raises_counters_far, change, "COUNTER_LEAP_MAX", MANY),
     "counter leaps in a second": Defence(raises_counters_often, change, "LEAP_NS", 0),
-    "epoch leap": Defence(ends_a_stream_by_its_epoch, unicast, "EPOCH_LEAP_MAX", MANY),
+    "epoch leap": Defence(ends_a_stream_by_its_epoch, unicast_receiving, "EPOCH_LEAP_MAX", MANY),
     "ack of what was sent": Defence(
         acknowledges_what_was_never_sent, ReliableMulticast, "_on_ack", take_any_ack
     ),

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from ringcast.model import Member, View
     from ringcast.wire.frames import Frame
 
+    Said = wire.UnicastAck | wire.UnicastNack | wire.SyncAck
+
 REPLACED_MAX = 256
 """Members whose address another incarnation has taken: what still comes of them is late."""
 
@@ -337,13 +339,7 @@ class ReliableUnicast(UnicastReceiving):
 
     # Frames for a sender
 
-    def _on_said(
-        self,
-        source: Member,
-        said: wire.UnicastAck | wire.UnicastNack | wire.SyncAck,
-        now: int,
-        out: Effects,
-    ) -> None:
+    def _on_said(self, source: Member, said: Said, now: int, out: Effects) -> None:
         """It counts on the current connection alone."""
         entry = self.senders.get(source)
         if entry is None or not entry.is_current(said.conn):
