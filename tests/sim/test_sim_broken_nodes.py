@@ -342,7 +342,7 @@ def test_the_command_prints_the_witness_and_how_to_replay_it() -> None:
     assert f"seed {seed}: G2 violated: " in result.output
     assert f"ringcast replay --protocol multicast --seed {seed}\n" in result.output
     assert "deliver " in result.output
-    assert result.output.splitlines()[-1].startswith("1 seeds · ")
+    assert result.output.splitlines()[-1].startswith("1 seed · ")
 
 
 def test_shrinking_leaves_a_small_run_that_still_fails() -> None:
