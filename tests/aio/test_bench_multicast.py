@@ -50,7 +50,7 @@ def test_a_small_receive_buffer_is_measured_beside_the_usual_one(how: list[str])
 def test_both_rates_and_their_ratio_are_printed() -> None:
     result = CliRunner().invoke(main, ["bench", "multicast", *SHORT, "--receive-buffer", "212992"])
     assert result.exit_code == 0, result.output
-    for column in ("receive_buffer", "rate_per_member", "plain_rate_per_member", "buffer_ratio"):
+    for column in ("receive buffer", "rate per member", "plain rate per member", "buffer ratio"):
         assert column in result.stdout.splitlines()[0]
 
 

@@ -105,7 +105,7 @@ def test_old_files_go_unless_a_query_needs_them(runtime: Path) -> None:
     Query(archive, "revenue").begin()
     Query(archive, "revenue").commit(Position({WEB: 15, APP: 4}))
     shown = done("archive", "show", "archive")
-    assert "1 files" in shown
+    assert "1 file," in shown
     assert f"web#{2**64 - 1}/fifo      3    20  10..11   one 12..20\n" in shown
     assert "query revenue: 5 to read" in shown
     about = json.loads(done("archive", "show", "archive", "--json"))
@@ -121,7 +121,7 @@ def test_old_files_go_unless_a_query_needs_them(runtime: Path) -> None:
         "archive", "prune", "archive", "--older-than", "0s", "--dry-run"
     )
     assert len(segment_paths(archive)) == 1
-    assert "removed 1 files" in done("archive", "prune", "archive", "--older-than", "0s")
+    assert "removed 1 file" in done("archive", "prune", "archive", "--older-than", "0s")
     assert segment_paths(archive) == []
 
 
@@ -144,4 +144,4 @@ def test_small_files_are_merged(runtime: Path) -> None:
     output = done("archive", "compact", "archive")
     assert output.startswith("merged 2 files into 1\nleft as it is: torn.parquet: not a whole")
     torn.unlink()
-    assert done("archive", "show", "archive").startswith("1 files")
+    assert done("archive", "show", "archive").startswith("1 file,")

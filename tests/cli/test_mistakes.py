@@ -104,7 +104,7 @@ MISTAKES: list[tuple[str, str]] = [
     ),
     ("stats x --json --prometheus", r"--json or --prometheus, not both"),
     ("top", r"Missing argument 'GROUP'\. \(see ringcast top --help\)"),
-    ("explode", r"No such command 'explode'\. \(see ringcast --help\)"),
+    ("explode", r"No such command 'explode'\. Did you mean 'explore'\? \(see ringcast --help\)"),
     ("simulte", r"No such command 'simulte'\. Did you mean 'simulate'\? \(see ringcast --help\)"),
     # Directories
     ("audit none", r"Invalid value for 'DIRECTORY': Directory 'none' does not exist\. .*"),

@@ -251,12 +251,12 @@ class Driver:
         datagrams = self.node.datagrams
         opened = datagrams.passage.open_bursts(bursts, now)
         request = datagrams.receive(opened, now, stops_at_request=True)
-        if self._spinner is not None:
-            self._spinner.stay_awake()
         if request is not None:
             self._tell_request(request, opened)
         else:
             self._after_input(now)
+        if self._spinner is not None:
+            self._spinner.stay_awake()
 
     def _tell_request(
         self, request: RequestReceived | ReplyReceived, others: Iterator[Sequence[Buffer]]

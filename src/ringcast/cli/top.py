@@ -8,9 +8,7 @@ import select
 import shutil
 import signal
 import sys
-import termios
 import time
-import tty
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -147,6 +145,9 @@ def _keys() -> Iterator[IO[str] | None]:
     if not sys.stdin.isatty():
         yield None
         return
+    import termios  # on other systems the command says first that there are no members
+    import tty
+
     saved = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)
