@@ -148,7 +148,7 @@ def test_what_never_had_a_case_fails_the_fleet(
     assert "never had a case" in printed.out
     assert re.search(r"^messages=3 loss=0 +1 +0 +0 ", printed.out, re.M)
     assert printed.out.splitlines()[-1].startswith("1 run · 0 violations · ")
-    assert printed.err.startswith("1 runs in 1 tasks …\n")
+    assert printed.err.startswith("1 run in 1 task …\n")
 
 
 def test_tasks_are_many_enough_for_every_core(spark: SparkSession) -> None:
