@@ -13,7 +13,6 @@ from ringcast.explore.ablations import ABLATIONS as ALL_ABLATIONS
 from ringcast.model import Stream
 from ringcast.node import build_node
 from ringcast.protocols.failure import FailureDetector
-from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.discovery import Meeting
@@ -158,12 +157,15 @@ class HearsWhileFrozen(ViewStreams):
             super()._on_late(source, data, now, out)
 
 
-class DeliversWhatItFetches(MulticastReceiver):
+class DeliversWhatItFetches(ViewStreams):
     """What a flush brings does not wait for the view."""
 
-    def freeze(self) -> None:
-        self.stream.is_frozen = True
-        self._timers.disarm_all()
+    def _fetch(self, now: int, out: Effects) -> None:
+        super()._fetch(now, out)
+        if self.standing is Standing.FLUSHED:
+            for receiver in self.receivers.values():
+                receiver.window.open_gate(receiver.window.received)
+                self._note_ready(receiver)
 
 
 class HeedsNoTag(ViewStreams):
@@ -235,9 +237,9 @@ CASES: dict[str, tuple[Plan, dict[str, type], set[str]]] = {
     "sends while frozen": (MULTICAST, {"multicast": streams(sending=SendsWhileFrozen)}, {"VS9"}),
     "hears while frozen": (UNIFORM, {"multicast": HearsWhileFrozen}, {"VS5", "VS6", "U3", "G7"}),
     "delivers what a flush brings before the view": (
-        MULTICAST,
-        {"multicast": streams(receiver=DeliversWhatItFetches)},
-        {"VS3", "VS4", "VS5", "VS8", "N8", "G7"},
+        RETAINED._replace(kept=(120,)),
+        {"multicast": DeliversWhatItFetches},
+        {"VS5"},
     ),
     "cuts without the origin's own": (
         MULTICAST,
