@@ -1,8 +1,8 @@
 """A member process that sends and reads for as long as it lives, in a cluster of `sim.processes`.
 
     {"op": "view", "names": […]}     wait for a view of just these; who is in it
-    {"op": "exchange", "mark": …}    send this to all with each guarantee, and wait until that of
-                                     everybody in the view has come
+    {"op": "exchange", "mark": …}    send this to all with each guarantee from now on, and wait
+                                     until that of everybody in the view has come
     {"op": "arm", "delay_s": …,      so long after it has promised a view the next time, say when
      "signal": …}                    that is, and send this signal to itself, if it is one
 
@@ -41,12 +41,13 @@ class Steady:
 
     def __init__(self, group: Group) -> None:
         self._group = group
+        self._mark = b""
         self._came: set[tuple[str, Stream, bytes]] = set()
         self._progress = asyncio.Event()
 
     async def send(self) -> None:
         for number, guarantee in enumerate(cycle(GUARANTEES)):
-            await self._group.send(b"%d" % number, guarantee=guarantee)
+            await self._group.send(self._mark or b"%d" % number, guarantee=guarantee)
             await asyncio.sleep(PAUSE_S)
 
     async def read(self) -> None:
@@ -57,11 +58,11 @@ class Steady:
                 self._progress.set()
 
     async def exchange(self, mark: str) -> None:
-        text = f"mark {mark}".encode()
-        for guarantee in GUARANTEES:
-            await self._group.send(text, guarantee=guarantee)
+        """Whoever was out of reach may yet be left out, and misses what is sent meanwhile: the mark
+        is sent on and on, so that it passes in whatever view follows."""
+        self._mark = f"mark {mark}".encode()
         names = [member.name for member in self._group.view]
-        expected = {(name, stream, text) for name in names for stream in Stream}
+        expected = {(name, stream, self._mark) for name in names for stream in Stream}
         while not expected <= self._came:
             self._progress.clear()
             await self._progress.wait()
