@@ -91,7 +91,7 @@ def test_cells_are_printed_with_aims_and_progress() -> None:
     part = ["--transport", "udp", "--members", "3", "--senders", "1", "--size", "1000"]
     screen, told = run("multicast", "--matrix", *part, *SHORT)
     assert told == "measuring 1 of 1: udp, 1 → 2, 1000 B\n"
-    assert "cpu_us_per_delivery" in screen
+    assert "cpu us per delivery" in screen
     assert "1 → 2, 1000 B: messages/s, 1.1 × 725,000" in screen
     assert "compared figures: JGroups 5.6, tuned, on the same kind of machine" in screen
 
