@@ -150,7 +150,7 @@ TOLD_BY: dict[type, Callable[[Any], Any]] = {
         for peer, kept in early._kept.items()
     },
     Strangers: lambda strangers: {
-        peer: [(run.conn, run.first, run.payloads) for run in kept.items]
+        peer: [(run.conn, run.first, run.payloads) for run in kept.items.values()]
         for peer, kept in strangers._kept.items()
     },
 }

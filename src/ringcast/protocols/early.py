@@ -95,9 +95,6 @@ class Early:
         return {peer: kept.conn for peer, kept in self._kept.items()}
 
     def check_invariants(self) -> None:
-        if not self._kept:
-            assert self.runs == self.size == 0
-            return
         assert self.runs == sum(len(kept.runs) for kept in self._kept.values()) <= ALL_RUNS_MAX
         assert self.size == sum(kept.size for kept in self._kept.values()) <= ALL_BYTES_MAX
         assert all(0 < len(kept.runs) <= RUNS_MAX for kept in self._kept.values())
@@ -127,7 +124,7 @@ ITEM_BYTES = 64
 class _Waiting:
     since: int
     size: int = 0
-    items: list[UnicastData] = field(default_factory=list)
+    items: dict[tuple[Conn, int, int], UnicastData] = field(default_factory=dict)
 
 
 class Strangers:
@@ -147,22 +144,23 @@ class Strangers:
         return sum(kept.size for kept in self._kept.values())
 
     def keep(self, member: Member, data: UnicastData, now: int) -> None:
-        """If there is room for it."""
+        """If there is room for it. What is sent again takes no more."""
         self._forget_old(now)
+        kept, item = self._kept.get(member, _Waiting(now)), (data.conn, data.first, data.count)
         size = ITEM_BYTES + PART_BYTES_MIN * data.count
-        if not self._has_room(member, size):
+        if item in kept.items or not self._has_room(member, size):
             return  # before it is cut: this costs nothing
         size += sum(map(len, data.payloads))
         if self._has_room(member, size):
-            kept = self._kept.setdefault(member, _Waiting(now))
-            kept.items.append(data.kept())
+            self._kept[member] = kept
+            kept.items[item] = data.kept()
             kept.size += size
 
     def take(self, member: Member, now: int) -> list[UnicastData]:
         """What has come of this one, in order."""
         self._forget_old(now)
         kept = self._kept.pop(member, None)
-        return [] if kept is None else kept.items
+        return [] if kept is None else list(kept.items.values())
 
     def clear(self) -> None:
         self._kept.clear()

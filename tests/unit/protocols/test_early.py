@@ -10,8 +10,11 @@ from ringcast.protocols.early import (
     ALL_BYTES_MAX,
     ALL_RUNS_MAX,
     BYTES_MAX,
+    ITEM_BYTES,
     RUNS_MAX,
+    STRANGER_BYTES_MAX,
     Early,
+    Strangers,
 )
 from ringcast.window.assembler import PART_BYTES_MIN
 from ringcast.wire.frames import UnicastData
@@ -99,3 +102,19 @@ def test_the_order_in_which_runs_came_does_not_matter() -> None:
         for first in firsts:
             early.keep(peer(1), run(first), is_member=True)
     assert canonical(one) == canonical(other)
+
+
+# Strangers
+
+
+def test_what_a_stranger_repeats_takes_no_more_room() -> None:
+    """Else a message that it sends again and again keeps out what it sends next."""
+    strangers = Strangers()
+    size = ITEM_BYTES + PART_BYTES_MIN + 1
+    for _ in range(2 * STRANGER_BYTES_MAX // size):
+        strangers.keep(peer(1), run(1, b"a"), 0)
+    assert (strangers.size, strangers.refused) == (size, 0)
+    others = [run(2, b"b"), run(1, b"a", b"b"), run(1, b"c", conn=Conn(3, 1))]
+    for data in others:
+        strangers.keep(peer(1), data, 0)
+    assert strangers.take(peer(1), 0) == [run(1, b"a"), *others]
