@@ -10,6 +10,9 @@ SITE := .venv-docs
 SITE_READY := $(SITE)/.ready
 # Tests start hundreds of processes: the first one compiles for all.
 unexport PYTHONDONTWRITEBYTECODE
+# They sync thousands of files: in memory where there is room for them, so that no disk is waited for.
+ROOM := $(shell df --output=avail /dev/shm 2> /dev/null | tail -n 1)
+TEMPORARY := $(shell [ "$(ROOM)" -gt 4000000 ] 2> /dev/null && echo TMPDIR=/dev/shm)
 # Where every branch must be seen by a test.
 PROVED := '*/ringcast/wire/*,*/ringcast/window/*,*/ringcast/core/*,*/ringcast/protocols/*'
 
@@ -45,22 +48,22 @@ test: $(READY)  ## everything that must hold on every commit (minutes)
 # both cores have work to the end.
 .PHONY: test-sim test-spark test-real test-small test-parts
 test-spark: $(READY)
-	@$(BIN)/pytest -q -m "not proof" tests/spark
+	@$(TEMPORARY) $(BIN)/pytest -q -m "not proof" tests/spark
 test-sim: $(READY)
-	@$(BIN)/pytest -q -m "not proof" tests/sim
+	@$(TEMPORARY) $(BIN)/pytest -q -m "not proof" tests/sim
 test-real: $(READY)
-	@$(BIN)/pytest -q -m "not proof" $(addprefix --ignore=tests/,sim spark) $(addprefix --ignore=,$(SMALL) $(PARTS))
+	@$(TEMPORARY) $(BIN)/pytest -q -m "not proof" $(addprefix --ignore=tests/,sim spark) $(addprefix --ignore=,$(SMALL) $(PARTS))
 test-small: $(READY)
-	@$(BIN)/pytest -q -m "not proof" $(SMALL)
+	@$(TEMPORARY) $(BIN)/pytest -q -m "not proof" $(SMALL)
 test-parts: $(READY)
-	@$(BIN)/coverage run -m pytest -q -m "not proof" $(addprefix --ignore=,$(WHOLE)) $(PARTS)
+	@$(TEMPORARY) $(BIN)/coverage run -m pytest -q -m "not proof" $(addprefix --ignore=,$(WHOLE)) $(PARTS)
 	@$(BIN)/coverage report --include=$(PROVED) --fail-under=98
 
 check: $(READY) ## format, lint, types, tidiness
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q tests/test_tidy.py
+	@$(TEMPORARY) $(BIN)/pytest -q tests/test_tidy.py
 
 proof: $(READY) ## the long runs: many seeds, full explorations, kills (an hour)
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 proof-sim proof-spark proof-small proof-uvloop
@@ -68,17 +71,17 @@ proof: $(READY) ## the long runs: many seeds, full explorations, kills (an hour)
 # Two at a time, as above.
 .PHONY: proof-sim proof-spark proof-small proof-uvloop
 proof-sim: $(READY)
-	@$(BIN)/pytest -q -m proof tests/sim
+	@$(TEMPORARY) $(BIN)/pytest -q -m proof tests/sim
 proof-spark: $(READY)
-	@$(BIN)/pytest -q -m proof tests/spark
+	@$(TEMPORARY) $(BIN)/pytest -q -m proof tests/spark
 proof-small: $(READY)
-	@$(BIN)/pytest -q -m proof $(addprefix --ignore=tests/,sim spark)
-	@$(BIN)/pytest -q --hypothesis-profile=fresh tests/properties
+	@$(TEMPORARY) $(BIN)/pytest -q -m proof $(addprefix --ignore=tests/,sim spark)
+	@$(TEMPORARY) $(BIN)/pytest -q --hypothesis-profile=fresh tests/properties
 
 # Where only this test sees it: our commands use it where it is installed.
 proof-uvloop: $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --upgrade --target build/uvloop -r requirements/uvloop.txt
-	@PYTHONPATH=build/uvloop $(BIN)/pytest -q -m proof tests/aio/test_uvloop.py
+	@$(TEMPORARY) PYTHONPATH=build/uvloop $(BIN)/pytest -q -m proof tests/aio/test_uvloop.py
 
 VERSIONS := 3.12 3.13
 VERSIONED := $(filter-out tests/unit/explore,$(wildcard tests/unit/*)) $(addprefix tests/,properties test_scripts.py) \
@@ -91,7 +94,7 @@ pythons:        ## the core and real groups on other Pythons, as far as python3.
 .PHONY: test-versioned
 test-versioned: $(READY)
 	@$(BIN)/python --version
-	@$(BIN)/pytest -q -m "not proof" $(addprefix --ignore=,$(WHOLE)) $(VERSIONED)
+	@$(TEMPORARY) $(BIN)/pytest -q -m "not proof" $(addprefix --ignore=,$(WHOLE)) $(VERSIONED)
 
 fuzz: $(READY)  ## mutate what strangers, networks and disks hand us, for MINUTES=10
 	@$(BIN)/python tools/fuzz.py --minutes $(or $(MINUTES),10)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ringcast.sim.options import Options
     from ringcast.sim.runner import Summary
 
-MANY = range(400)
-"""Seeds of a proof. A fleet judges others, and `make golden` compares 2000 with their records."""
 HASHES = """
 import sys
 from ringcast.sim.plan import expand
@@ -50,14 +48,13 @@ class Plan(NamedTuple):
     def expand(self, seed: int) -> Options:
         return expand(seed, self.protocol, partitions=self.partitions, purge=self.purge)
 
-    def run(self, seeds: Sequence[int], *, jobs: int = 1) -> Tally:
+    def run(self, seeds: Sequence[int]) -> Tally:
         return tally_of(
             run_seeds(
                 seeds,
                 protocol=self.protocol,
                 partitions=self.partitions,
                 purge=self.purge,
-                jobs=jobs,
             )
         )
 
