@@ -55,8 +55,9 @@ KEPT_MAX = 2000
 INPUT_BYTES_MAX = 1 << 16
 
 ME = Member(Address("127.0.0.1", 7800), 42, "a")  # to whom the examples on the wire page are sent
+HERE = ME._replace(address=Address("127.0.0.1", 7802))  # what seems to come from oneself is refused
 PEER = Member(Address("127.0.0.1", 7801), 7, "b")
-SECRET = Key(bytes(range(32)))
+SECRET, OTHER = Key(bytes(range(32))), Key(bytes(32))
 KINDS = [layout.kind for layout in FRAMES.values()]
 
 
@@ -78,8 +79,8 @@ def targets(directory: Path) -> dict[str, Target]:
     page = (ROOT / "docs" / "wire.md").read_text()
     vectors = re.findall(r"^```vector\n(.*?)^```", page, re.M | re.S)
     datagrams = [bytes.fromhex("".join(re.findall("^hex (.*)$", each, re.M))) for each in vectors]
-    sealing = Envelope("orders", [SECRET], bytes(16))
-    sealed = [sealing.seal(datagram) for datagram in datagrams]
+    sealers = [Envelope("orders", [key], bytes([1]) * 16) for key in (SECRET, OTHER)]
+    sealed = [sealer.seal(datagram) for datagram in datagrams for sealer in sealers]
     hello = Hello(PEER.address, 3)
     with_key = Handshake("orders", KeyRing([SECRET]))
     challenge = with_key.challenge()[HEAD_BYTES:]
@@ -108,7 +109,7 @@ def targets(directory: Path) -> dict[str, Target]:
     found = {
         "codec": Target(_decode, (DecodeError,), datagrams),
         "changes": Target(_decode_change, (DecodeError,), pieces),
-        "envelope": Target(_open, (), sealed),
+        "envelope": Target(lambda data: _open(data, sealed[0]), (), sealed[2:]),
         "tcp": Target(lambda data: _read_stream(data, challenge), (Malformed,), streams),
         "config": Target(in_file(load_config, "fuzz.toml"), (UsageError,), configs),
         "keys": Target(_parse_keys, (UsageError,), [f"# a\n{SECRET.reveal()}\n".encode()]),
@@ -134,7 +135,7 @@ def targets(directory: Path) -> dict[str, Target]:
 
 
 def _decode(data: bytes) -> None:
-    codec = Codec("orders", ME, 512)
+    codec = Codec("orders", HERE, 512)
     codec.unpack_message(data)
     _, frames = codec.unpack(data, overhear=True)
     codec.pack(frames, to=ME)  # whatever is accepted is something that we could have said
@@ -145,8 +146,12 @@ def _decode_change(data: bytes) -> None:
         decode_pieces(KINDS[data[0] % len(KINDS)], data[1:])
 
 
-def _open(data: bytes) -> None:
-    Envelope("orders", [SECRET], bytes(16)).unseal(data, 0)
+def _open(data: bytes, known: bytes) -> None:
+    """By a member that has heard the sender before, and has another key, too."""
+    envelope = Envelope("orders", [SECRET, OTHER], bytes(16))
+    envelope.unseal(known, 0)
+    for now in (1, 1 << 40):
+        envelope.unseal(data, now)
 
 
 def _read_stream(data: bytes, challenge: bytes) -> None:

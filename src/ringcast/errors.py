@@ -148,6 +148,8 @@ class Reject(StrEnum):
     UNSEALED = "not sealed, and the group has a key"
     KEY = "sealed with another key"
     REPLAY = "came before"
+    LEAP = "numbered further ahead than anybody counts"
+    OURS = "says to be of this member"
     POSES = "sealed by another member than it says"
     SALTS = "too many unknown senders"
     IDENTITY = "malformed sender identity"

@@ -202,6 +202,30 @@ def opens_two_members_under_one_salt() -> bool:
     return opens(reader, other())
 
 
+def believes_what_it_has_not_said() -> bool:
+    group = formed()
+    in_view(group, "A", group.node("A").me, Leave())
+    return group.node("A").me in group.layer("A").requests.leavers
+
+
+def counts_without_end() -> bool:
+    reader = Envelope("orders", [KEY], bytes(16))
+    assert opens(reader, sealed()())
+    leaping = Envelope("orders", [KEY], bytes([1]) * 16)
+    leaping._counter = 1 << 60
+    return opens(reader, leaping.seal(b"RC\x02\x00\x01Athe rest"), 1_000_000_000)
+
+
+def forgets_members_for_strangers() -> bool:
+    reader = Envelope("orders", [KEY], bytes(16))
+    reader.keep({b"RC\x02\x00\x01A"}, 1)
+    assert opens(reader, sealed()())
+    for n in range(1, 1100):
+        stranger = Envelope("orders", [KEY], n.to_bytes(16, "big"))
+        assert opens(reader, stranger.seal(b"RC\x02\x00\x04%04d" % n), n * 10_000_000)
+    return opens(reader, sealed(salt=2)())
+
+
 def derives_without_end() -> bool:
     reader = Envelope("orders", [KEY], bytes(16))
     return sum(opens(reader, sealed(b"%d" % n, n)()) for n in range(100)) > 10
@@ -312,6 +336,17 @@ def forget_salts(plain: Callable[..., None]) -> Callable[..., None]:
     return make
 
 
+def believe_oneself(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def decode(self: Codec, view: memoryview, **_: object) -> tuple[Member, Any]:
+        me, self._me = self._me, STRANGER._replace(incarnation=self._me.incarnation)
+        try:
+            return plain(self, view, overhear=False)  # type: ignore[no-any-return]
+        finally:
+            self._me = me
+
+    return decode
+
+
 def forget_identities(plain: Callable[..., None]) -> Callable[..., None]:
     return lambda self, _, aead, epoch: plain(self, b"", aead, epoch)
 
@@ -359,6 +394,15 @@ DEFENCES = {
     "one member": Defence(
         opens_two_members_under_one_salt,
         *(envelope._Channel, "__init__", forget_identities),
+        wraps=True,
+    ),
+    "oneself": Defence(
+        believes_what_it_has_not_said, Codec, "_decode_head", believe_oneself, wraps=True
+    ),
+    "counter of datagrams": Defence(counts_without_end, envelope, "EPOCH_NS", 1e-9),
+    "salts of members": Defence(
+        *(forgets_members_for_strangers, Envelope, "keep"),
+        lambda plain: lambda self, *_: plain(self, (), 0),
         wraps=True,
     ),
     "derivations": Defence(derives_without_end, envelope, "DERIVED_MAX", MANY),

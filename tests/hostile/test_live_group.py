@@ -3,7 +3,7 @@ short or made up: their view stays, and every message comes once, in order and w
 
 The attacker has recorded everything that members said: before one of them was restarted, before the
 key was exchanged, before a fork, and since. It also has the key, and seals again what it has
-changed, as somebody who is in no view and as members.
+changed, as somebody who is in no view and as members, which it sends to these, too.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ringcast.errors import DecodeError, Reject
+from ringcast.errors import Reject
 from ringcast.model import Address, Member
 from ringcast.sim.processes import Cluster
 from ringcast.wire.codec import MAGIC, VERSION
-from ringcast.wire.envelope import Envelope, Key
+from ringcast.wire.envelope import _HEAD, _NONCE, EPOCH_BITS, Envelope, Key
 from ringcast.wire.members import encode_identity
 from support.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 HERE = Path(__file__).parent
 KEYS = [bytes([number] * 32) for number in (1, 2)]
@@ -41,7 +43,7 @@ ENOUGH = 200
 """Datagrams recorded before something happens."""
 SEAL = (
     *(Reject.TOO_SHORT, Reject.NOT_OURS, Reject.UNSEALED, Reject.KEY),
-    *(Reject.SALTS, Reject.REPLAY, Reject.SEAL),
+    *(Reject.SALTS, Reject.REPLAY, Reject.SEAL, Reject.LEAP, Reject.OURS),
 )
 """Why what is not sealed, or was before, is refused."""
 
@@ -51,11 +53,12 @@ class Tap(Proxy):
 
     def __init__(self, names: str) -> None:
         super().__init__(names)
-        self.recorded: list[tuple[str, bytes]] = []
+        self.recorded: list[tuple[str, str, bytes]] = []
+        """From, to, and what."""
         self.total = 0
 
     def _forward(self, source: str, dest: str, datagram: bytes) -> None:
-        self.recorded.append((dest, datagram))
+        self.recorded.append((source, dest, datagram))
         self.total += 1
         if len(self.recorded) > RECORDED_MAX:
             self.recorded = self.recorded[::2]  # of all times
@@ -79,16 +82,15 @@ class Attacker:
         self._dice = random.Random(seed)
         self._sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._sock.bind(("127.0.0.1", 0))
-        self._reader = Envelope(group, keys, self._dice.randbytes(16))
         self._sealers: dict[bytes, Envelope] = {}
-        self._opened: dict[bytes, bytes] = {}
+        self._derived: dict[tuple[bytes, int], AESGCM] = {}
         stranger = Member(Address(*self._sock.getsockname()), 4711, "stranger")
         identity = encode_identity(group, stranger)
         self._stranger = MAGIC + bytes([VERSION, 0, len(identity)]) + identity
         self.sent: Counter[str] = Counter()
         self.resealed: Counter[str] = Counter()
         """By addressee."""
-        self._records: list[tuple[str, bytes]] = []
+        self._records: list[tuple[str, str, bytes]] = []
 
     def close(self) -> None:
         self._sock.close()
@@ -115,11 +117,13 @@ class Attacker:
             self.sent[kind] += 1
             self.resealed[dest] += kind == "resealed"
 
-    def _genuine(self) -> tuple[str, bytes]:
-        return self._dice.choice(self._records)
+    def _genuine(self, *, mirrored: float = 0.0) -> tuple[str, bytes]:
+        """For whom, and what; for who has sent it, now and again."""
+        source, dest, datagram = self._dice.choice(self._records)
+        return (source if self._dice.random() < mirrored else dest), datagram
 
     def _replay(self) -> tuple[str, bytes]:
-        return self._genuine()
+        return self._genuine(mirrored=0.2)
 
     def _mutate(self) -> tuple[str, bytes]:
         dest, datagram = self._genuine()
@@ -133,24 +137,19 @@ class Attacker:
 
     def _forge(self) -> tuple[str, bytes]:
         dest, datagram = self._genuine()
-        opened = self._open(datagram)
-        return dest, self._dice.choice([opened or b"RC", self._dice.randbytes(200)])
+        return dest, self._dice.choice([self._open(datagram), self._dice.randbytes(200)])
 
     def _reseal(self) -> tuple[str, bytes]:
-        """One field of a genuine datagram is changed: of four bytes in the middle of it, or who
-        has sent it; or nothing but the salt."""
-        dest, datagram = self._genuine()
+        """One field of a genuine datagram is changed: some bytes of what it says, and who has sent
+        it; or it poses as the member that did, also to that member."""
+        is_posing = self._dice.random() < 0.4
+        dest, datagram = self._genuine(mirrored=0.5 * is_posing)
         opened = self._open(datagram)
-        if opened is None:
-            return dest, datagram
         start = 5 + opened[4]
-        if self._dice.random() < 0.7:
-            identity, rest = self._stranger, bytearray(opened[start:])
-        else:
-            identity, rest = opened[:start], bytearray(opened[start:])  # it poses as a member
-        if len(rest) > 12 and self._dice.random() < 0.9:
+        identity, rest = opened[:start] if is_posing else self._stranger, bytearray(opened[start:])
+        if len(rest) > 12:
             at = self._dice.randrange(8, len(rest))
-            size = self._dice.choice((1, 2, 4, 8))
+            size = min(self._dice.choice((1, 2, 4, 8)), len(rest) - at)
             value = self._dice.choice((0, 1, 2**40, 2**61, self._dice.getrandbits(64)))
             rest[at : at + size] = (value % 2 ** (8 * size)).to_bytes(size, "little")
         if identity not in self._sealers:
@@ -158,15 +157,15 @@ class Attacker:
             self._sealers[identity] = Envelope(self._group, self._keys[:1], salt)
         return dest, self._sealers[identity].seal(identity + bytes(rest))
 
-    def _open(self, datagram: bytes) -> bytes | None:
-        if datagram not in self._opened:
-            opened = self._reader.unseal(datagram, time.monotonic_ns())
-            if isinstance(opened, DecodeError):
-                return None  # it was opened for another addressee, or is of another key
-            if len(self._opened) > RECORDED_MAX:
-                self._opened.clear()
-            self._opened[datagram] = bytes(opened)
-        return self._opened[datagram]
+    def _open(self, datagram: bytes) -> bytes:
+        """Whatever was recorded, as often as it likes."""
+        whose, counter = _HEAD.unpack_from(datagram)
+        at = whose, counter >> EPOCH_BITS
+        if at not in self._derived:
+            (key,) = (key for key in self._keys if key.id == whose[4:8])
+            self._derived[at] = key.derive(self._group, whose[8:], at[1])
+        head, body = datagram[: _HEAD.size], datagram[_HEAD.size :]
+        return self._derived[at].decrypt(_NONCE.pack(counter), body, head)
 
 
 def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:

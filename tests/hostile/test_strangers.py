@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ringcast.config import GroupConfig
+from ringcast.errors import Reject
 from ringcast.model import Address, Conn, Member, Stream, ViewId
 from ringcast.node import build_node
 from ringcast.protocols.early import STRANGER_BYTES_MAX, STRANGERS_MAX
@@ -184,6 +185,25 @@ def test_no_frame_of_a_stranger_changes_a_view_a_stream_or_a_bound() -> None:
         for events in group.events.values()
         for event in events
     )
+    assert group.observed.violations() == []
+
+
+@pytest.mark.parametrize("later", [0, 1], ids=["itself", "its next incarnation"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_frame_that_says_to_come_from_a_member_itself_changes_anything(
+    name: str, later: int
+) -> None:
+    group = formed()
+    node = group.node(name)
+    poser = node.me._replace(incarnation=node.me.incarnation + later)
+    before = bounds(node)
+    for said in frames(group):
+        group.inject(name, *said, source=poser)
+        assert bounds(node) == before, said
+        assert not node.take_events(100, group.process(name).now)
+    assert set(node.rejected) == {Reject.OURS.value}
+    group.run(3_000)
+    assert bounds(node) == before
     assert group.observed.violations() == []
 
 

@@ -14,7 +14,6 @@ from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import DecodeError
 from ringcast.model import CONN_ID_MAX, SEQNO_MAX, Address, Conn, Member, Stream
 from ringcast.wire.changes import Forwarded, InView, Piece, Want, decode_pieces
-from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     Close,
     Data,
@@ -28,14 +27,15 @@ from ringcast.wire.frames import (
 from ringcast.wire.layout import FRAMES
 from ringcast.wire.limits import COUNTER_MAX, NACK_RANGES_MAX
 from support.declared import any_frame, streams
+from support.echo import Echo
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import Frame
 
 ME = Member(Address("127.0.0.1", 7800), 42, "a")
-HEADER = Codec("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)])[0][:-12]
-TO_ME = Codec("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)], to=ME)[0][:-12]
-PAYLOAD_BYTES_MAX = Codec("orders", ME, 512).payload_bytes_max
+HEADER = Echo("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)])[0][:-12]
+TO_ME = Echo("orders", ME, 512).pack([Watermark(Stream.FIFO, 0)], to=ME)[0][:-12]
+PAYLOAD_BYTES_MAX = Echo("orders", ME, 512).payload_bytes_max
 TAG_BYTES = 19
 """Of each datagram, kept for the tag of a view."""
 
@@ -84,7 +84,7 @@ frame_lists: st.SearchStrategy[list[Frame]] = st.lists(pieces, max_size=8).map(
     lambda lists: list(chain.from_iterable(lists))
 )
 codecs = st.sampled_from([512, 513, 600, 1400, 9000, 65_507]).map(
-    lambda datagram_bytes: Codec("orders", ME, datagram_bytes)
+    lambda datagram_bytes: Echo("orders", ME, datagram_bytes)
 )
 
 
@@ -150,7 +150,7 @@ def bytes_of_first_item(frame: Frame) -> int:
             alone = replace(frame, missing=frame.missing[:1])
         case _:
             alone = frame
-    (datagram,) = Codec("orders", ME, DATAGRAM_BYTES_MAX).pack([alone], to=ME)
+    (datagram,) = Echo("orders", ME, DATAGRAM_BYTES_MAX).pack([alone], to=ME)
     return len(datagram) - len(TO_ME)
 
 
@@ -164,7 +164,7 @@ def is_said_in_view(frame: Frame) -> bool:
 
 @settings(deadline=None)
 @given(codecs, frame_lists)
-def test_what_is_packed_comes_out(codec: Codec, frames: list[Frame]) -> None:
+def test_what_is_packed_comes_out(codec: Echo, frames: list[Frame]) -> None:
     unpacked = [codec.unpack(datagram) for datagram in codec.pack(frames, to=ME)]
     assert {sender for sender, _ in unpacked} <= {ME}
     received = list(chain.from_iterable(frames for _, frames in unpacked))
@@ -176,7 +176,7 @@ def test_what_is_packed_comes_out(codec: Codec, frames: list[Frame]) -> None:
 def test_datagrams_are_bounded_and_as_full_as_order_allows(
     datagram_bytes: int, frames: list[Frame]
 ) -> None:
-    codec = Codec("orders", ME, datagram_bytes)
+    codec = Echo("orders", ME, datagram_bytes)
     datagrams = codec.pack(frames, to=ME)
     for datagram in datagrams:
         _, here = codec.unpack(datagram)
@@ -199,7 +199,7 @@ def test_a_tag_begins_each_datagram_that_speaks_in_a_view_and_no_other(
     datagram_bytes: int, tag: int, frames: list[Frame]
 ) -> None:
     untold = [frame for frame in frames if not isinstance(frame, InView)]
-    codec = Codec("orders", ME, datagram_bytes)
+    codec = Echo("orders", ME, datagram_bytes)
     codec.tag = tag
     received: list[Frame] = []
     for datagram in codec.pack(fitting(untold, codec.payload_bytes_max), to=ME):
@@ -231,7 +231,7 @@ messages_alone = st.builds(
 
 @given(codecs, messages_alone, st.booleans())
 def test_the_short_way_packs_one_message_as_the_longer_one(
-    codec: Codec, message: UnicastData, is_narrower: bool
+    codec: Echo, message: UnicastData, is_narrower: bool
 ) -> None:
     payload = message.payloads[0][: codec.payload_bytes_max]
     if is_narrower:
@@ -246,7 +246,7 @@ def test_the_short_way_packs_one_message_as_the_longer_one(
 def test_the_short_way_understands_what_the_longer_one_does_or_nothing(
     frames: list[Frame], data: st.DataObject
 ) -> None:
-    codec = Codec("orders", ME, 1000)
+    codec = Echo("orders", ME, 1000)
     known = codec.pack([Close(Conn(1, 1))], to=ME)
     assert codec.unpack_message(known[0]) is None
     codec.unpack(known[0])
@@ -266,7 +266,7 @@ def test_the_short_way_understands_what_the_longer_one_does_or_nothing(
 
 @settings(deadline=None)
 @given(codecs, frame_lists)
-def test_a_received_datagram_packs_into_one_again(codec: Codec, frames: list[Frame]) -> None:
+def test_a_received_datagram_packs_into_one_again(codec: Echo, frames: list[Frame]) -> None:
     for datagram in codec.pack(frames, to=ME):
         _, received = codec.unpack(datagram)
         (again,) = codec.pack(received, to=ME)
@@ -285,7 +285,7 @@ def test_a_received_datagram_packs_into_one_again(codec: Codec, frames: list[Fra
     )
 )
 def test_strange_bytes_are_refused_or_understood(datagram: bytes) -> None:
-    codec = Codec("orders", ME, 512)
+    codec = Echo("orders", ME, 512)
     with contextlib.suppress(DecodeError):
         _, frames = codec.unpack(datagram)
         assert frames
@@ -295,7 +295,7 @@ def test_strange_bytes_are_refused_or_understood(datagram: bytes) -> None:
 @settings(deadline=None)
 @given(frame_lists.filter(bool), st.data())
 def test_flipped_bits_are_refused_or_understood(frames: list[Frame], data: st.DataObject) -> None:
-    codec = Codec("orders", ME, 512)
+    codec = Echo("orders", ME, 512)
     datagram = bytearray(data.draw(st.sampled_from(codec.pack(frames, to=ME))))
     for _ in range(data.draw(st.integers(1, 3))):
         bit = data.draw(st.integers(0, 8 * len(datagram) - 1))
@@ -305,7 +305,7 @@ def test_flipped_bits_are_refused_or_understood(frames: list[Frame], data: st.Da
         assert_valid(codec, received)
 
 
-def assert_valid(codec: Codec, frames: list[Frame]) -> None:
+def assert_valid(codec: Echo, frames: list[Frame]) -> None:
     """Whatever was accepted is something we could have sent: packing asserts every rule."""
     again = [frame for datagram in codec.pack(frames, to=ME) for frame in codec.unpack(datagram)[1]]
     assert itemised(again) == itemised(frames)

@@ -363,6 +363,8 @@ class Driver:
         if view is not self._view and view is not None:
             self._view = view
             self.transport.enter_view(view)
+            if self._lock is not None:
+                self._lock.enter_view(view)
             group, me = self.transport.group_address, self.node.me
             others = [member.address for member in view if member != me]
             self._dests = others if group is None else [group]

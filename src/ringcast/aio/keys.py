@@ -29,6 +29,7 @@ from weakref import WeakSet
 from ringcast.aio.refusals import TOLD, Refusals
 from ringcast.aio.termination import READERS
 from ringcast.errors import UsageError
+from ringcast.wire.codec import header_of
 from ringcast.wire.envelope import KEY_BYTES, KEYS_MAX, SALT_BYTES, Envelope, Key
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ringcast.aio.host import Host
     from ringcast.aio.transport import Transport
     from ringcast.errors import DecodeError
+    from ringcast.model import View
 
 Stamp: TypeAlias = tuple[int, ...]
 """What tells a file from what it was."""
@@ -119,6 +121,7 @@ class Lock:
     def __init__(self, group: str, keys: KeyRing, host: Host, transport: Transport) -> None:
         self.envelope = Envelope(group, keys.keys, host.random_bytes(SALT_BYTES))
         self.keys = keys
+        self._group = group
         self._host = host
         self._transport = transport
         self._is_watching = False  # somebody was refused since the last look
@@ -130,6 +133,10 @@ class Lock:
     def renew(self) -> None:
         """This process is a copy: what it seals must differ."""
         self.envelope.renew(self._host.random_bytes(SALT_BYTES))
+
+    def enter_view(self, view: View) -> None:
+        """Nobody passes for these by another salt, whatever else comes."""
+        self.envelope.keep({header_of(self._group, member) for member in view}, len(view))
 
     def refuse(self, error: DecodeError) -> None:
         """A datagram that came just now was not opened."""

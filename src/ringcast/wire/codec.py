@@ -92,6 +92,12 @@ _PASSING_HEAD_MAX: Final = (
 """What may stand before the lengths in a datagram with messages that are passed on."""
 
 
+def header_of(group: str, member: Member) -> bytes:
+    """What each of this member's datagrams begins with."""
+    identity = encode_identity(group, member)
+    return _HEADER.pack(MAGIC, VERSION, 0, len(identity)) + identity
+
+
 class Codec:
     """One member's datagrams in one group. Remembers how large they may be, and else nothing but
     what decoding again would give."""
@@ -99,11 +105,10 @@ class Codec:
     def __init__(self, group: str, me: Member, datagram_bytes: int, overhead: int = 0) -> None:
         """`overhead`: so many bytes are added to each datagram before it leaves."""
         check_whole("datagram_bytes", datagram_bytes, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
-        identity = encode_identity(group, me)
+        self._me = me
         self._group = group
         self._added = overhead
-        self._header = _HEADER.pack(MAGIC, VERSION, 0, len(identity)) + identity
-        self._incarnation = me.incarnation
+        self._header = header_of(group, me)
         self._tag, self._in_view = 0, b""
         self._purged: int | None = None
         header_bytes = len(self._header) + _ADDRESSEE.size + _TAG_FRAME_BYTES
@@ -190,7 +195,8 @@ class Codec:
         """Who sent it, and its frames; DecodeError if any byte of it is not as it must be.
 
         What is meant for another incarnation is refused, unless one only wants to overhear: an
-        ack for the process that had this address before would purge what nobody has. Runs refer
+        ack for the process that had this address before would purge what nobody has. So is what
+        says to come from this member's address: it would be believed about itself. Runs refer
         to the buffer until their payloads are read: read them before reusing it.
         """
         if len(datagram) > DATAGRAM_BYTES_MAX:
@@ -254,10 +260,11 @@ class Codec:
         if group != self._group:
             raise DecodeError(Reject.GROUP)
         (addressee,) = _ADDRESSEE.unpack_from(view, identity_stop)
-        if addressee not in (_ANYONE, self._incarnation):
+        is_ours = sender.address == self._me.address  # and nobody else is there
+        if is_ours or addressee not in (_ANYONE, self._me.incarnation):
             if overhear:
                 return sender, _DECODERS
-            raise DecodeError(Reject.ADDRESSEE)
+            raise DecodeError(Reject.OURS if is_ours else Reject.ADDRESSEE)
         decoders = _DECODERS_FOR_ANYONE if addressee == _ANYONE else _DECODERS
         if len(self._senders) == IDENTITIES_MAX:
             del self._senders[next(iter(self._senders))]

@@ -14,20 +14,28 @@ for all who receive it.
 
     what comes                                          then
     another key id; no seal at all                      refused, before anything is computed
+    this member's own salt                              refused
     a salt that is not known                            its key is derived, at most ten times in
                                                         10 ms; what opens pins the salt to its
                                                         sender
+    a known salt, another of our keys, or a counter     that key is derived once, and kept
+    of the epoch before or behind
+    a counter further ahead than 2**24 for each second  refused: nobody counts so fast
+    since the last datagram, and once more
     a counter that was seen, or is 65 000 behind        refused: it is a copy
     a tag that is not right                             refused
     another sender than the salt is pinned to           refused
     a sender that is pinned to another salt             refused: an incarnation has one
-Of the salts that open, the 1024 used last are kept: those of the view stay. So are those of a key
-that was removed: should it come back, copies are still known.
+Of the salts that open, those of the view are kept, and the 1024 others used last. So are those of a
+key that was removed: should it come back, copies are still known.
+
+A salt is no secret: who has the key can seal under any, and so pass for any member.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
+from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -40,7 +48,7 @@ from ringcast.errors import DecodeError, Reject
 from ringcast.wire.codec import MAGIC, SEALED, VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from ringcast.wire.codec import Buffer
 
@@ -60,18 +68,21 @@ _HEAD: Final = Struct("<24sQ")  # what is the same in all datagrams of a salt, a
 _NONCE: Final = Struct("<4xQ")
 _IDENTITY_AT: Final = 4  # where a datagram says how long the identity behind it is
 
-_TOO_SHORT, _REPLAY, _SEAL, _POSES, _UNSEALED, _NOT_OURS, _KEY, _SALTS = map(
+_TOO_SHORT, _REPLAY, _LEAP, _SEAL, _OURS, _POSES, _UNSEALED, _NOT_OURS, _KEY, _SALTS = map(
     DecodeError,
     (
-        *(Reject.TOO_SHORT, Reject.REPLAY, Reject.SEAL, Reject.POSES),
+        *(Reject.TOO_SHORT, Reject.REPLAY, Reject.LEAP, Reject.SEAL, Reject.OURS, Reject.POSES),
         *(Reject.UNSEALED, Reject.NOT_OURS, Reject.KEY, Reject.SALTS),
     ),
 )  # made once, and never raised
 
 EPOCH_BITS: Final = 24
 """A key seals so many datagrams (2**24), and then another is derived."""
+EPOCH_NS: Final = 1_000_000_000
+"""Nobody seals so many in less time."""
 SEEN_BITS: Final = 1 << 16
 SALTS_MAX: Final = 1024
+"""Of senders that are not in the view."""
 DERIVED_MAX: Final = 10
 DERIVING_NS: Final = 10_000_000
 """Keys derived for salts that are not known, in so long: 1000 a second, and none can be used up at
@@ -111,12 +122,14 @@ class Key:
 class _Channel:
     """What comes under one salt."""
 
-    __slots__ = ("_seen", "aead", "epoch", "high", "identity", "used")
+    __slots__ = ("_seen", "aead", "epoch", "high", "identity", "spares", "used")
 
     def __init__(self, identity: bytes, aead: AESGCM, epoch: int) -> None:
         self.identity = identity
         """What each of its sender's datagrams begins with."""
         self.aead, self.epoch = aead, epoch
+        self.spares: dict[tuple[bytes, int], AESGCM] = {}
+        """Derived for another of our keys, and for epochs beside this one."""
         self.high = 0
         """The highest counter."""
         self.used = 0
@@ -148,6 +161,7 @@ class Envelope:
         self._channels: dict[bytes, _Channel] = {}
         self._retired: dict[bytes, _Channel] = {}  # of keys that were removed
         self._salts: dict[bytes, bytes] = {}  # by identity
+        self.keep((), 0)
         self._since = -DERIVING_NS
         self._derived = 0  # since then
         self.foreign = b""
@@ -166,7 +180,15 @@ class Envelope:
         known, self._channels, self._retired = {**self._retired, **self._channels}, {}, {}
         for whose, channel in known.items():
             (self._channels if whose[_ID] in self._keys else self._retired)[whose] = channel
+        for whose in sorted(self._retired, key=lambda whose: self._retired[whose].used)[
+            :-SALTS_MAX
+        ]:
+            del self._retired[whose]
         self._epoch = -1
+
+    def keep(self, members: Container[bytes], count: int) -> None:
+        """These are in the view: by what each of their datagrams begins with."""
+        self._members, self._room = members, SALTS_MAX + KEYS_MAX * count
 
     def renew(self, salt: bytes) -> None:
         """Seal with another salt: a copy of this process would use the same counters."""
@@ -212,7 +234,7 @@ class Envelope:
         if channel is not None and counter <= channel.high and channel.has_seen(counter):
             return _REPLAY
         if channel is None or channel.epoch != epoch:
-            aead = self._derive(whose, epoch, now, is_new=channel is None)
+            aead = self._derive(whose, epoch, now)
         else:
             aead = channel.aead
         if isinstance(aead, DecodeError):
@@ -232,31 +254,48 @@ class Envelope:
             return _POSES
         if epoch > channel.epoch:
             channel.aead, channel.epoch = aead, epoch
+            channel.spares.clear()
         channel.see(counter)
         channel.used = now
         return place
 
-    def _derive(self, whose: bytes, epoch: int, now: int, *, is_new: bool) -> AESGCM | DecodeError:
-        """The key of datagrams that are the first of their salt, or of this epoch."""
+    def _derive(self, whose: bytes, epoch: int, now: int) -> AESGCM | DecodeError:
+        """The key of datagrams that are the first of their salt, of this key, or of this epoch."""
         if not whose.startswith(_MARK):
             return _UNSEALED if whose.startswith(MAGIC) else _NOT_OURS
         key, salt = self._keys.get(whose[_ID]), whose[_SALT]
         if key is None:
             self.foreign = whose[_ID]
             return _KEY
-        # Who is known, and seals with another key by now, is free.
-        is_free = is_new and any(_MARK + each + salt in self._channels for each in self._keys)
-        if not is_free and not self._may_derive(now):
-            return _SALTS
-        return key.derive(self._group, salt, epoch)
+        if salt == self._salt:
+            return _OURS
+        last = max(self._under(salt), key=attrgetter("epoch"), default=None)
+        if last is not None and abs(epoch - last.epoch) <= 1:
+            spare = last.spares.get((key.id, epoch))
+            if spare is None:
+                spare = last.spares[key.id, epoch] = key.derive(self._group, salt, epoch)
+            return spare
+        if last is not None and epoch - last.epoch > 1 + (now - last.used) // EPOCH_NS:
+            return _LEAP
+        return key.derive(self._group, salt, epoch) if self._may_derive(now) else _SALTS
+
+    def _under(self, salt: bytes) -> list[_Channel]:
+        """What opens under this salt, whatever the key."""
+        found = [self._channels.get(_MARK + each + salt) for each in self._keys]
+        return [channel for channel in found if channel is not None]
 
     def _pin(self, whose: bytes, channel: _Channel) -> _Channel | None:
         """A salt that opens is its sender's from now on; None: that one has another."""
         if self._salts.setdefault(channel.identity, whose[_SALT]) != whose[_SALT]:
             return None
-        if len(self._channels) >= SALTS_MAX:
-            oldest = min(self._channels, key=lambda whose: self._channels[whose].used)
-            self._salts.pop(self._channels.pop(oldest).identity, None)
+        if len(self._channels) >= self._room:
+            others = [
+                each for each in self._channels.items() if each[1].identity not in self._members
+            ]
+            oldest, gone = min(others, key=lambda each: each[1].used)
+            del self._channels[oldest]
+            if not self._under(oldest[_SALT]):
+                self._salts.pop(gone.identity, None)
         return self._channels.setdefault(whose, channel)
 
     def _may_derive(self, now: int) -> bool:

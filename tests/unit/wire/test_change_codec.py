@@ -48,7 +48,6 @@ from ringcast.wire.changes import (
     decode_pieces,
     tag_of,
 )
-from ringcast.wire.codec import Codec
 from ringcast.wire.fields import encode_listed, encode_members
 from ringcast.wire.frames import (
     Ack,
@@ -75,6 +74,7 @@ from ringcast.wire.limits import (
     NACK_RANGES_MAX,
     VIEW_MEMBERS_MAX,
 )
+from support.echo import Echo
 from support.settings import PLAIN, wanted
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ TAG = 0x1122334455667788
 TAG_BYTES, MARK_BYTES = 11, 8
 
 
-def codec(datagram_bytes: int = 60_000) -> Codec:
-    return Codec("orders", ME, datagram_bytes)
+def codec(datagram_bytes: int = 60_000) -> Echo:
+    return Echo("orders", ME, datagram_bytes)
 
 
-def tagged(datagram_bytes: int = 60_000, tag: int = TAG) -> Codec:
-    one = Codec("orders", ME, datagram_bytes)
+def tagged(datagram_bytes: int = 60_000, tag: int = TAG) -> Echo:
+    one = Echo("orders", ME, datagram_bytes)
     one.tag = tag
     return one
 
@@ -742,7 +742,7 @@ def long_named(count: int) -> tuple[Member, ...]:
     return tuple(LONGEST._replace(incarnation=number) for number in range(1, count + 1))
 
 
-def joined(datagrams: Sequence[bytes], one: Codec) -> Frame:
+def joined(datagrams: Sequence[bytes], one: Echo) -> Frame:
     """What came in pieces."""
     pieces = [piece for datagram in datagrams for piece in one.unpack(datagram)[1]]
     first = pieces[0]
@@ -773,7 +773,7 @@ def largest() -> list[Frame]:
 @pytest.mark.parametrize("ours", largest(), ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("size", [512, 1400, 20_000])
 def test_as_many_as_may_be_travel_in_pieces(ours: Frame, size: int) -> None:
-    one = Codec("g" * 64, LONGEST, size)
+    one = Echo("g" * 64, LONGEST, size)
     datagrams = one.pack([Flushed(ID), ours, Flushed(ID)], to=LONGEST)
     assert all(len(datagram) <= size for datagram in datagrams)
     assert joined(datagrams[1:-1], one) == ours
@@ -810,7 +810,7 @@ def test_long_names_are_told_whatever_our_datagrams_hold() -> None:
         Flushed(long_id),
         Complain(LONGEST),
     ]
-    one = Codec("g" * 64, LONGEST, 512)
+    one = Echo("g" * 64, LONGEST, 512)
     datagrams = one.pack(frames, to=LONGEST)
     received = [one.unpack(datagram)[1] for datagram in datagrams]
     assert received == [[each] for each in frames]
@@ -848,14 +848,14 @@ def test_a_long_run_is_passed_on_in_pieces(sizes: list[int]) -> None:
 
 
 def test_the_largest_payload_of_all_can_be_passed_on_by_anybody() -> None:
-    sender = Codec("g" * 64, ME, DATAGRAM_BYTES_MAX)
+    sender = Echo("g" * 64, ME, DATAGRAM_BYTES_MAX)
     largest = Data(FIFO, 1, [bytes(sender.payload_bytes_max)])
     assert len(largest.payloads[0]) > 64_000
     frames: list[Frame] = [
         Forwarded(ViewId(LONGEST, 1), LONGEST, largest, LONGEST),
         PeerRepair(LONGEST, largest),
     ]
-    relay = Codec("g" * 64, LONGEST, 512)
+    relay = Echo("g" * 64, LONGEST, 512)
     relay.tag = TAG
     passed, repaired = relay.pack(frames, to=LONGEST)
     assert DATAGRAM_BYTES_MAX - TAG_BYTES - MARK_BYTES == len(passed) > len(repaired)
@@ -991,7 +991,7 @@ def test_a_tag_is_one_of_the_frames_of_a_datagram() -> None:
 
 @pytest.mark.parametrize("marked", [False, True])
 def test_there_is_always_room_for_a_tag_and_for_a_mark(marked: bool) -> None:
-    one = Codec("orders", ME, 512)
+    one = Echo("orders", ME, 512)
     room = one.payload_bytes_max
     if marked:
         one.mark(SEQNO_MAX)
@@ -1012,7 +1012,7 @@ def test_there_is_always_room_for_a_tag_and_for_a_mark(marked: bool) -> None:
 
 
 def test_a_mark_is_told_with_the_tag() -> None:
-    one = Codec("orders", ME, 512)
+    one = Echo("orders", ME, 512)
     one.tag = TAG
     for purged in (0, 7, 7, SEQNO_MAX):
         one.mark(purged)

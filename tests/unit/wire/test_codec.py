@@ -57,6 +57,7 @@ from ringcast.wire.limits import (
     NACK_RANGES_MAX,
     VIEW_MEMBERS_MAX,
 )
+from support.echo import Echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -69,15 +70,15 @@ ME = Member(Address("127.0.0.1", 7800), 42, "a")
 OTHER = Member(Address("127.0.0.1", 7801), 7, "b")
 VIEW = View(ViewId(ME, 2), (ME, OTHER))
 CONN = Conn(3, 1)
-HEADER = Codec("orders", ME, 512).pack([Watermark(FIFO, 0)])[0][:-12]
+HEADER = Echo("orders", ME, 512).pack([Watermark(FIFO, 0)])[0][:-12]
 TO_ME = HEADER[:-8] + struct.pack("<Q", ME.incarnation)
 MEMORY_CONSTANT = 96 << 10
 TAG = 19  # with what is purged
 """Bytes of each datagram that are kept for the tag of a view."""
 
 
-def codec(datagram_bytes: int = 60_000) -> Codec:
-    return Codec("orders", ME, datagram_bytes)
+def codec(datagram_bytes: int = 60_000) -> Echo:
+    return Echo("orders", ME, datagram_bytes)
 
 
 def payloads_of(frames: Iterable[Frame]) -> list[bytes]:
@@ -86,7 +87,7 @@ def payloads_of(frames: Iterable[Frame]) -> list[bytes]:
     ]
 
 
-def refusal(datagram: bytes, by: Codec | None = None) -> Reject:
+def refusal(datagram: bytes, by: Echo | None = None) -> Reject:
     with pytest.raises(DecodeError) as caught:
         (by or codec()).unpack(datagram)
     return caught.value.reason
@@ -569,7 +570,7 @@ def test_the_votes_of_the_largest_view_fit_one_datagram_however_small_the_others
             (Mark(SEQNO_MAX, SEQNO_MAX, VIEW_MEMBERS_MAX - 1),) * VIEW_MEMBERS_MAX,
         ),
     ]
-    one = Codec("g" * 64, first, 512, 4)
+    one = Echo("g" * 64, first, 512, 4)
     datagrams = one.pack(most, to=first)
     assert [one.unpack(datagram)[1] for datagram in datagrams] == [[ours] for ours in most]
     assert all(4096 < len(datagram) < 10_000 for datagram in datagrams)
@@ -897,7 +898,7 @@ def test_refused_with_its_reason(name: str) -> None:
 
 def test_every_reason_is_tested() -> None:
     by_envelope = {Reject.SEAL, Reject.UNSEALED, Reject.KEY, Reject.REPLAY}
-    by_envelope |= {Reject.POSES, Reject.SALTS}
+    by_envelope |= {Reject.POSES, Reject.SALTS, Reject.OURS, Reject.LEAP}
     elsewhere = by_envelope | {Reject.SETTINGS}  # the latter with the frames of a view change
     assert {reason for _, reason in REFUSED.values()} | elsewhere == set(Reject)
 
@@ -937,8 +938,8 @@ def test_members_with_every_kind_of_name_know_each_other() -> None:
         Member(Address("::1", 65535), 2**64 - 1, ""),
         Member(Address("h" * 64, 0), 1, "ü" * 32),
     ):
-        (datagram,) = Codec("g" * 64, member, 512).pack([Watermark(FIFO, 1)])
-        assert Codec("g" * 64, ME, 512).unpack(datagram) == (member, [Watermark(FIFO, 1)])
+        (datagram,) = Echo("g" * 64, member, 512).pack([Watermark(FIFO, 1)])
+        assert Echo("g" * 64, ME, 512).unpack(datagram) == (member, [Watermark(FIFO, 1)])
 
 
 def test_known_senders_are_bounded() -> None:
@@ -975,7 +976,7 @@ def test_of_a_known_sender_no_less_is_wanted() -> None:
 
 
 def test_one_message_of_whoever_was_last_heard_takes_the_short_way() -> None:
-    one, other = codec(), Codec("orders", OTHER, 2000)
+    one, other = codec(), Echo("orders", OTHER, 2000)
     message = UnicastData(CONN, 7, [b"payload"])
     datagram = other.pack_message(ME, CONN, 7, b"payload")
     assert one.unpack_message(datagram) is None  # nobody was heard before
@@ -1003,7 +1004,7 @@ def test_one_message_of_whoever_was_last_heard_takes_the_short_way() -> None:
 def test_who_was_overheard_is_not_known_for_that() -> None:
     one = codec()
     other = Member(ME.address, ME.incarnation + 1, ME.name)
-    (datagram,) = Codec("orders", OTHER, 512).pack([Ack(FIFO, 1, 1, 9)], other)
+    (datagram,) = Echo("orders", OTHER, 512).pack([Ack(FIFO, 1, 1, 9)], other)
     assert one.unpack(datagram, overhear=True) == (OTHER, [Ack(FIFO, 1, 1, 9)])
     assert refusal(datagram, one) is Reject.ADDRESSEE
 
@@ -1036,7 +1037,7 @@ def test_a_codec_that_cannot_work_is_not_built(
     group: str, me: Member, datagram_bytes: int, field: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        Codec(group, me, datagram_bytes)
+        Echo(group, me, datagram_bytes)
     assert caught.value.field == field
 
 
@@ -1044,7 +1045,7 @@ def test_a_codec_that_cannot_work_is_not_built(
 
 
 def test_a_datagram_leaves_room_for_what_is_added_to_it() -> None:
-    roomy = Codec("orders", ME, 512, 4)
+    roomy = Echo("orders", ME, 512, 4)
     assert roomy.payload_bytes_max == codec(512).payload_bytes_max - 4
     frames: list[Frame] = [UnicastData(CONN, 1, [bytes(roomy.payload_bytes_max)])]
     (datagram,) = roomy.pack(frames, to=ME)
@@ -1054,8 +1055,8 @@ def test_a_datagram_leaves_room_for_what_is_added_to_it() -> None:
 
 def test_what_is_added_may_not_take_all_the_room() -> None:
     with pytest.raises(ConfigError, match="553 or more"):
-        Codec("orders", ME, 512, 400)
-    assert Codec("orders", ME, 553, 400).payload_bytes_max == 64
+        Echo("orders", ME, 512, 400)
+    assert Echo("orders", ME, 553, 400).payload_bytes_max == 64
 
 
 # Memory
@@ -1167,11 +1168,31 @@ def test_unpacking_takes_memory_in_proportion(name: str) -> None:
 
 def test_what_is_for_one_member_is_for_that_incarnation_alone() -> None:
     restarted = ME._replace(incarnation=ME.incarnation + 1)
-    sender = Codec("orders", Member(Address("127.0.0.1", 1), 5, "b"), 512)
+    sender = Echo("orders", Member(Address("127.0.0.1", 1), 5, "b"), 512)
     (datagram,) = sender.pack([Ack(FIFO, 1, 1, 9)], to=ME)
     assert codec().unpack(datagram)[1] == [Ack(FIFO, 1, 1, 9)]
     with pytest.raises(DecodeError) as caught:
-        Codec("orders", restarted, 512).unpack(datagram)
+        Echo("orders", restarted, 512).unpack(datagram)
     assert caught.value.reason is Reject.ADDRESSEE
-    overheard = Codec("orders", restarted, 512).unpack(datagram, overhear=True)
+    overheard = Echo("orders", restarted, 512).unpack(datagram, overhear=True)
     assert overheard[1] == [Ack(FIFO, 1, 1, 9)]
+
+
+def test_what_says_to_come_from_oneself_is_refused() -> None:
+    """Also under another incarnation: nobody else is at this address."""
+    for me in (ME, ME._replace(incarnation=ME.incarnation + 1)):
+        for to in (ME, None):
+            (datagram,) = Codec("orders", me, 512).pack([Ping(1)], to)
+            reader = Codec("orders", ME, 512)
+            for _ in range(2):
+                with pytest.raises(DecodeError) as caught:
+                    reader.unpack(datagram)
+                assert caught.value.reason is Reject.OURS
+            assert reader.unpack(datagram, overhear=True) == (me, [Ping(1)])
+
+
+def test_a_message_that_says_to_come_from_oneself_does_not_take_the_fast_path() -> None:
+    one = Codec("orders", ME, 512)
+    (datagram,) = one.pack([UnicastData(CONN, 7, [b"payload"])], to=ME)
+    one.unpack(datagram, overhear=True)
+    assert one.unpack_message(datagram) is None

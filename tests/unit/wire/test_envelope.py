@@ -10,7 +10,7 @@ import pytest
 
 from ringcast.errors import DecodeError, Reject
 from ringcast.model import Address, Member, Stream
-from ringcast.wire.codec import Codec
+from ringcast.wire.codec import Codec, header_of
 from ringcast.wire.envelope import (
     DERIVED_MAX,
     DERIVING_NS,
@@ -27,6 +27,8 @@ from ringcast.wire.seal import Passage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 ONE, OTHER = Key(bytes(range(32))), Key(bytes(32))
 SECOND = 1_000_000_000
@@ -103,6 +105,8 @@ def test_any_byte_that_differs_keeps_it_closed() -> None:
             changed[index] ^= 1
             heads = {0: Reject.NOT_OURS, 1: Reject.NOT_OURS, 2: Reject.UNSEALED, 3: Reject.UNSEALED}
             expected = Reject.KEY if 4 <= index < 8 else heads.get(index, Reject.SEAL)
+            if 28 <= index < 32 and not first:
+                expected = Reject.LEAP
             assert refusal(receiver, bytes(changed), index * SECOND) is expected, index
         for size in range(len(sealed)):
             reason = refusal(receiver, sealed[:size], (size + 1000) * SECOND)
@@ -201,13 +205,65 @@ def test_unknown_senders_cost_a_bounded_number_of_keys() -> None:
         assert receiver.unseal(known.seal(datagram()), start) == datagram()
 
 
-def test_counters_far_off_cost_no_more() -> None:
-    receiver, known = envelope(0), envelope(1)
+def numbered(whose: bytes, counter: int) -> bytes:
+    """A forgery."""
+    return whose[:24] + counter.to_bytes(8, "little") + bytes(99)
+
+
+def at_epoch(sender: Envelope, epoch: int) -> Envelope:
+    sender._counter = epoch << EPOCH_BITS
+    return sender
+
+
+def test_counters_far_behind_cost_no_more() -> None:
+    receiver, known = envelope(0), at_epoch(envelope(1), 9)
     let_in(receiver, known.seal(datagram()), 0)
-    head = known.seal(datagram())[:24]
-    forged = [head + (number << EPOCH_BITS).to_bytes(8, "little") + bytes(99) for number in (2, 3)]
+    forged = [numbered(known.seal(datagram()), number << EPOCH_BITS) for number in (2, 3)]
+    receiver._channels[forged[0][:24]].high = 0  # as if they were not known to be old
     found = [refusal(receiver, forged[number % 2], SECOND) for number in range(99)]
     assert found == [Reject.SEAL] * DERIVED_MAX + [Reject.SALTS] * (99 - DERIVED_MAX)
+
+
+def test_a_counter_leaps_no_further_than_anybody_counts() -> None:
+    """By somebody who has the key, too: a member would be silent for ever behind it."""
+    receiver, member = envelope(0), envelope(1)
+    let_in(receiver, member.seal(datagram()), 0)
+    for epoch, now, expected in (
+        (2, SECOND - 1, Reject.LEAP),
+        (1 << 39, SECOND - 1, Reject.LEAP),
+        (2, SECOND, None),
+        (6, 3 * SECOND, Reject.LEAP),
+        (6, 4 * SECOND, None),
+    ):
+        sealed = at_epoch(envelope(1), epoch).seal(datagram())
+        found = receiver.unseal(sealed, now)
+        assert (found.reason if isinstance(found, DecodeError) else None) is expected
+
+
+def test_another_key_of_a_known_salt_is_derived_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many datagrams somebody forges of it, and whatever their counters."""
+    derived: list[tuple[bytes, int]] = []
+    plain = Key.derive
+
+    def derive(self: Key, group: str, salt: bytes, epoch: int) -> AESGCM:
+        derived.append((self.id, epoch))
+        return plain(self, group, salt, epoch)
+
+    receiver, known = envelope(0, [ONE, OTHER]), at_epoch(envelope(1, [ONE, OTHER]), 1)
+    let_in(receiver, known.seal(datagram()), 0)
+    whose = envelope(1, [OTHER]).seal(datagram())
+    monkeypatch.setattr(Key, "derive", derive)
+    for number in range(1, 400):
+        forged = numbered(whose, (number % 4) << EPOCH_BITS | number)
+        assert refusal(receiver, forged) is (Reject.LEAP if number % 4 == 3 else Reject.SEAL)
+    assert sorted(derived) == [(OTHER.id, epoch) for epoch in range(3)]
+    known.use_keys([OTHER, ONE])
+    assert receiver.unseal(known.seal(datagram()), 0) == datagram()
+
+
+def test_what_comes_back_from_a_mirror_does_not_open() -> None:
+    member = envelope(1)
+    assert refusal(member, member.seal(datagram())) is Reject.OURS
 
 
 def test_a_member_that_seals_with_another_key_by_now_is_known() -> None:
@@ -241,6 +297,45 @@ def test_the_salts_used_last_are_kept() -> None:
     assert refusal(receiver, first[0]) is Reject.REPLAY
     assert refusal(receiver, first[-1]) is Reject.REPLAY
     assert len(receiver._salts) == SALTS_MAX
+
+
+def test_salts_of_the_view_are_kept_whatever_else_opens() -> None:
+    """Who could have them forgotten would pass for a member by another salt."""
+    receiver, member, poser = envelope(0, [ONE, OTHER]), envelope(1), envelope(2)
+    let_in(receiver, member.seal(datagram()), 0)
+    receiver.keep({header_of("orders", Member(Address("127.0.0.1", 7800), 42, "a"))}, 1)
+    flood(receiver, range(10, SALTS_MAX + 20))
+    assert refusal(receiver, poser.seal(datagram())) is Reject.POSES
+    assert receiver.unseal(member.seal(datagram()), 0) == datagram()
+    receiver.keep((), 0)
+    flood(receiver, range(2000, 2000 + SALTS_MAX))
+    assert receiver.unseal(poser.seal(datagram()), 0) == datagram()
+
+
+def flood(receiver: Envelope, numbers: range) -> None:
+    """Strangers with the key, one a second."""
+    for number in numbers:
+        sealed = envelope(number).seal(datagram(str(number)))
+        let_in(receiver, sealed, number * SECOND)
+
+
+def test_who_has_changed_its_key_stays_known_when_its_first_salt_is_forgotten() -> None:
+    receiver, member, poser = envelope(0, [ONE, OTHER]), envelope(1), envelope(2)
+    let_in(receiver, member.seal(datagram()), 0)
+    member.use_keys([OTHER, ONE])
+    let_in(receiver, member.seal(datagram()), 9999 * SECOND)
+    flood(receiver, range(10, 9 + SALTS_MAX))
+    assert len(receiver._channels) == SALTS_MAX
+    assert refusal(receiver, poser.seal(datagram())) is Reject.POSES
+
+
+def test_of_keys_that_were_removed_no_more_is_kept() -> None:
+    receiver = envelope(0)
+    for number in range(2 * SALTS_MAX):
+        key = Key(number.to_bytes(32, "big"))
+        receiver.use_keys([key])
+        let_in(receiver, envelope(1, [key]).seal(datagram()), number * SECOND)
+    assert len(receiver._retired) <= SALTS_MAX
 
 
 def test_a_key_stands_in_no_text() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from ringcast.errors import DecodeError, Reject
 from ringcast.model import SEQNO_MAX, Address, Digest, Member, Origin, Stream
-from ringcast.wire.codec import Codec
 from ringcast.wire.frames import (
     JoinerBlocked,
     StateAck,
@@ -22,6 +21,7 @@ from ringcast.wire.frames import (
 )
 from ringcast.wire.limits import COUNTER_MAX, DIGEST_ENTRIES_MAX
 from ringcast.wire.messages import decode_message, encode_message
+from support.echo import Echo
 
 if TYPE_CHECKING:
     from ringcast.wire.frames import SystemMessage
@@ -77,7 +77,7 @@ def test_cut_short_it_is_refused_or_says_less(message: SystemMessage) -> None:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=repr)
 def test_none_is_a_frame(message: SystemMessage) -> None:
-    codec = Codec("g", ME, 512)
+    codec = Echo("g", ME, 512)
     header = codec.pack([Watermark(Stream.FIFO, 0)], ME)[0][:-12]
     payload = encode_message(message)
     frame = struct.pack("<BH", payload[0], len(payload) - 1) + payload[1:]

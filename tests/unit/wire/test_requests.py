@@ -10,7 +10,6 @@ import pytest
 from ringcast.errors import DecodeError, Reject
 from ringcast.events import ReplyReceived, RequestReceived
 from ringcast.model import Address, Member, Stream
-from ringcast.wire.codec import Codec
 from ringcast.wire.frames import JoinerBlocked, Watermark
 from ringcast.wire.limits import COUNTER_MAX
 from ringcast.wire.messages import (
@@ -20,6 +19,7 @@ from ringcast.wire.messages import (
     encode_ask,
     encode_message,
 )
+from support.echo import Echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ def test_none_is_a_message_of_a_layer_or_a_frame(payload: bytes, _: object) -> N
     with pytest.raises(DecodeError) as caught:
         decode_message(payload)
     assert caught.value.reason is Reject.FRAME_KIND
-    codec = Codec("g", ME, 512)
+    codec = Echo("g", ME, 512)
     header = codec.pack([Watermark(Stream.FIFO, 0)], ME)[0][:-12]
     frame = struct.pack("<BH", payload[0], len(payload) - 1) + payload[1:]
     with pytest.raises(DecodeError) as caught:

@@ -14,10 +14,10 @@ import pytest
 from ringcast.errors import DecodeError, Reject
 from ringcast.model import Address, Conn, Member, ViewId
 from ringcast.wire import changes, fields, frames
-from ringcast.wire.codec import Codec
 from ringcast.wire.frames import Data, UnicastData
 from ringcast.wire.layout import FRAMES
 from ringcast.wire.schema import Record
+from support.echo import Echo
 
 if TYPE_CHECKING:
     from ringcast.wire.layout import Field, Layout
@@ -199,14 +199,14 @@ def said(value: Any) -> str:
 
 def refusal(datagram: bytes) -> Reject:
     with pytest.raises(DecodeError) as caught:
-        Codec("orders", ME, 512).unpack(datagram)
+        Echo("orders", ME, 512).unpack(datagram)
     return caught.value.reason
 
 
 def test_the_page_has_vectors_of_both_sorts() -> None:
     datagrams = [bytes.fromhex(" ".join(vector["hex"])) for vector in vectors() if vector["frame"]]
     frames = [
-        frame for datagram in datagrams for frame in Codec("orders", ME, 512).unpack(datagram)[1]
+        frame for datagram in datagrams for frame in Echo("orders", ME, 512).unpack(datagram)[1]
     ]
     assert {type(frame) for frame in frames} == {Data, UnicastData, *FRAMES}
     assert len({vector["refused"][0] for vector in vectors() if vector["refused"]}) >= 5
@@ -220,11 +220,11 @@ def test_vector_on_the_page(vector: dict[str, list[str]]) -> None:
     if vector["refused"]:
         assert [refusal(datagram).value] == vector["refused"]
         return
-    sender, frames = Codec("orders", ME, 512).unpack(datagram)
+    sender, frames = Echo("orders", ME, 512).unpack(datagram)
     assert [said(sender)] == vector["sender"]
     assert [said(frame) for frame in frames] == vector["frame"]
     assert vector["to"] in ([], [f"incarnation {ME.incarnation}"])
-    assert Codec("orders", sender, 512).pack(frames, ME if vector["to"] else None) == [datagram]
+    assert Echo("orders", sender, 512).pack(frames, ME if vector["to"] else None) == [datagram]
 
 
 def test_the_page_lists_every_reason() -> None:
