@@ -38,6 +38,9 @@ HOSTS = 6
 AROUND_S = 0.015
 """How long after its beginning a change may be over, or not."""
 
+AFTER_A_WHILE = 0.6
+"""So many of the instants; the others are as soon as the victim has said what begins the change."""
+
 CAUSES = ("join", "leave", "kill")
 FAULTS = ("kill", "stop", "restart", "cut", "cut_one_way")
 SIGNALS = {"kill": signal.SIGKILL, "restart": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -76,7 +79,9 @@ class Town:
         fault = dice.choice(FAULTS)
         joiner = self._start(self._free.pop(0)) if cause == "join" else None
         victim = others.pop()
-        self._arm(victim, dice.uniform(0.0, AROUND_S), SIGNALS.get(fault, 0))
+        # A proposal is out for less than a millisecond before it is answered: often at once.
+        delay_s = dice.uniform(0.0, AROUND_S) * (dice.random() < AFTER_A_WHILE)
+        self._arm(victim, delay_s, SIGNALS.get(fault, 0))
         match cause:
             case "join":
                 assert joiner is not None
