@@ -216,6 +216,7 @@ def changes_end(run: Run, found: Findings) -> None:
     long as it takes to go on without whoever does. Windows may be full, and readers slow."""
     facts = run.facts
     refused = {row.view for row in run.rows(trace.TX) if row.kind == "refuse"}
+    proposed_ns = {row.view_key: row.mono_ns for row in reversed(run.rows(trace.FREEZE))}
     for member in run.freezes.rows:
         for frozen in run.freezes.of(member):
             first, end = frozen.first, frozen.end
@@ -227,7 +228,9 @@ def changes_end(run: Run, found: Findings) -> None:
                 continue
             bound_ns = bounds.frozen_ns(facts, run.freezes.deaths(frozen, since_ns, end_ns))
             is_single = end is not None and frozen.last is first and first.view_key == end.view_key
-            if is_single and since_ns == first.mono_ns and first.view not in refused:
+            asked_ns = proposed_ns[first.view_key]  # before the calm it may have been lost to others
+            is_calm = run.phases.calm_since(asked_ns, end_ns) == asked_ns
+            if is_single and is_calm and first.view not in refused:
                 bound_ns = bounds.change_ns(facts)
             text = f"{first.member} is frozen for {{}} ns"
             found.wait(end_ns - since_ns, bound_ns, end, text, first, frozen.last, end)

@@ -109,6 +109,41 @@ def test_on_the_word_of_a_stranger_nobody_is_left_out_but_those_it_names_are_ask
     assert proposed(side) == ["B: AB"]
 
 
+def test_who_counts_a_member_of_my_view_as_its_own_is_told_who_is_in_mine() -> None:
+    """It asks that member, hears that it was left behind, and can come in then."""
+    side = Side(A)
+    side.join(ViewId(A, 3), A, B, C)
+    side.said(wire.Hello)
+    behind = View(ViewId(D, 2), (D, C))
+    side.hear(D, hello(behind))
+    ((dest, told),) = side.said(wire.Hello)
+    assert dest == D
+    assert told.members == (A, B, C)
+    side.pass_time(1000)
+    assert proposed(side) == []
+    side.hear(D, hello(View(ViewId(D, 4), (D,))))
+    side.pass_time(100)
+    assert proposed(side)[-1] == "D: ABCD"
+
+
+def test_a_view_that_begins_after_others_have_gone_on_from_it_ends() -> None:
+    """C proposes a view of C and D, and sleeps before it hears that D has all of it. D goes on with
+    B, which has never been in a view with C; then C wakes, and begins the view."""
+    group = ViewGroup("BCD")
+    group.weather.part("B", "CD")
+    group.start("C")
+    group.start("D")
+    assert group.run_until(lambda: is_flushed(group, "D"), 5000)
+    group.process("C").pause()
+    group.weather.cuts.clear()
+    group.start("B")
+    assert group.run_until(lambda: group.view("D") == "BD", 10_000)
+    group.process("C").resume()
+    assert group.run_until(lambda: group.view("C") == "CD", 10)
+    assert group.run_until(group.is_one, 5000), group.waits()
+    assert group.observed.violations() == []
+
+
 def test_a_hello_of_an_earlier_view_tells_nothing() -> None:
     side = Side(A)
     side.join(ViewId(B, 3), A, B, C)

@@ -580,6 +580,18 @@ def test_nothing_is_judged_of_freezes_under_faults() -> None:
     assert "V-L5" not in violated(story)
 
 
+def test_a_change_may_take_longer_if_it_was_proposed_under_faults() -> None:
+    """Others may have missed the proposal, and are asked again."""
+    story, _ = one_change_takes_too_long()
+    heal = find(story, PHASE, "")
+    first = find(story, FREEZE, "a", view=8)
+    story.rows.insert(0, heal._replace(kind="safety", mono_ns=0))
+    swap(story, heal, mono_ns=first.mono_ns)
+    assert "V-L5" in violated(story)
+    swap(story, first, mono_ns=first.mono_ns - 1)
+    assert "V-L5" not in violated(story)
+
+
 def test_a_member_waits_for_its_proposer_and_for_who_is_asked_since() -> None:
     """The proposer may have died before the faults ended: the member still waits for it then."""
     promised = [

@@ -215,6 +215,8 @@ class Greetings:
         elif hello.is_asking and hello.coordinator is not None:
             answer(is_asking=True)  # its answer shows that it hears us
             self._ask_others(now, out)
+        elif any(member in owner.change.view for member in hello.members):
+            answer(with_members=True)
         elif owner.meeting.note(source, hello, now):
             owner.note_part(now)
             if hello.is_asking:
