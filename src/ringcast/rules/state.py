@@ -1,4 +1,4 @@
-"""T1–T4, T-L1: the application's state goes to who lacks it, and then all that is not in it, once.
+"""T1–T5, T-L1: the application's state goes to who lacks it, and then all that is not in it, once.
 
 What applications make of their messages is known to the trace: of each origin how many, the last,
 and a hash that depends on their order. It is made so that the hash of a run follows from that of
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from ringcast.rules import bounds
+from ringcast.rules.evidence import by
 from ringcast.rules.findings import Need, rule
+from ringcast.rules.views import together
 from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
@@ -318,6 +320,33 @@ def _could_not(rows: list[Row], view: Row, lost: Row) -> bool:
         elif not has_view:
             has_state = has_view = True
     return not has_state
+
+
+@rule("T5", "members that end in one view have the same state", Need.STATE)
+def same_in_one_view(run: Run, found: Findings) -> None:
+    """Those whose last view is the same have the same state in the end, but for senders of whom
+    some that went from view to view together have delivered less than others (N11). Not judged
+    where a state was refused and then lost: those who refused it still have it."""
+    refused = {row.peer_key for row in run.rows(trace.STATE_REFUSED)}
+    if not refused.isdisjoint(row.key for row in run.rows(trace.STATE_LOST)):
+        return
+    uneven = {
+        origin
+        for origin, steps in together(run)
+        if len({step.stay.through(origin) for step in steps}) > 1
+    }
+    ends = {
+        row.key: Statement(row, {key: entries[key] for key in entries if key not in uneven})
+        for rows in run.by_member(*STATED).values()
+        for row, entries in statements(rows)
+        if row.event == trace.STATE_END and row.key in run.lives.views
+        if row.member not in run.facts.stopped_members
+    }
+    views = by(ends.values(), lambda end: run.lives.views[end.row.key][-1].view_key)
+    for first, *others in views.values():
+        for end in others:
+            found.premises += 1
+            _compare(end, first.content(), f"{first.row.member} has", found)
 
 
 @rule("T-L1", "whoever takes a state has it, in time", Need.STATE)

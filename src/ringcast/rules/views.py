@@ -132,20 +132,26 @@ def all_of_who_goes_along(run: Run, found: Findings) -> None:
 def same_together(run: Run, found: Findings) -> None:
     """Two who go from one view to the next together have delivered the same in it: of everybody on
     uniform streams and where messages are retained, else of those who come along."""
-    going = by(run.history.steps(), lambda step: (step.stay.key, step.next.key))
-    for steps in going.values():
+    for origin, steps in together(run):
+        is_kept = run.facts.is_retained or origin[2] == Stream.UNIFORM
+        if not is_kept and f"{origin[0]}#{origin[1]}" not in steps[0].together:
+            continue
+        found.premises += len(steps) > 1
+        most = max(steps, key=lambda step: step.stay.through(origin))
+        for step in steps:
+            if step.stay.through(origin) < most.stay.through(origin):
+                less = f"{_goes(step)} with {_upto(step.stay.through(origin))} of {origin[0]}"
+                more = f"{most.stay.view.member} with {most.stay.through(origin)}"
+                rows = step.stay.row_of(origin), most.stay.row_of(origin)
+                found.violate(f"{less}, {more}", *rows, step.next.view, most.next.view)
+
+
+def together(run: Run) -> Iterator[tuple[OriginKey, list[Step]]]:
+    """Each origin of which something was delivered in a view, with those who then went from there
+    to one next view."""
+    for steps in by(run.history.steps(), lambda step: (step.stay.key, step.next.key)).values():
         for origin in {origin: None for step in steps for origin in step.stay.delivered}:
-            is_kept = run.facts.is_retained or origin[2] == Stream.UNIFORM
-            if not is_kept and f"{origin[0]}#{origin[1]}" not in steps[0].together:
-                continue
-            found.premises += len(steps) > 1
-            most = max(steps, key=lambda step: step.stay.through(origin))
-            for step in steps:
-                if step.stay.through(origin) < most.stay.through(origin):
-                    less = f"{_goes(step)} with {_upto(step.stay.through(origin))} of {origin[0]}"
-                    more = f"{most.stay.view.member} with {most.stay.through(origin)}"
-                    rows = step.stay.row_of(origin), most.stay.row_of(origin)
-                    found.violate(f"{less}, {more}", *rows, step.next.view, most.next.view)
+            yield origin, steps
 
 
 @rule(
