@@ -244,6 +244,23 @@ def who_lacks_it_gives(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(views_parts, "share_state", last)
 
 
+def keeps_the_lesser_state(patch: pytest.MonkeyPatch) -> None:
+    """Who is being given the state of a lesser part goes on with it."""
+    share = views_parts.share_state
+
+    def keep(proposal: Any, parts: Any, states: Any) -> Any:
+        provider, takers = share(proposal, parts, states)
+        given = {
+            who
+            for part in parts
+            for who in part.members
+            if states[who].standing.provider in part.members
+        }
+        return provider, tuple(who for who in takers if who not in given)
+
+    patch.setattr(views_parts, "share_state", keep)
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize(
     ("breaks", "rules"),
@@ -254,6 +271,7 @@ def who_lacks_it_gives(patch: pytest.MonkeyPatch) -> None:
         (never_asks_another, {"T-L1"}),
         (reads_ahead, {"T4"}),
         (who_lacks_it_gives, {"T4"}),
+        (keeps_the_lesser_state, {"T5"}),
     ],
 )
 def test_a_broken_node_is_caught(

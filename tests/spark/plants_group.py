@@ -225,6 +225,7 @@ GROUP_PLANTS = [
     Plant(GROUP, "T2", keep_what_was_put_aside),
     Plant(GROUP, "T3", forget_a_message),
     Plant(GROUP, "T4", lose_a_state_that_others_have),
+    Plant(GROUP, "T5", forget_a_message),
     Plant(GROUP, "T-L1", never_get_a_state),
     Plant(UNIFORM, "G2", deliver_uniform_again),
     Plant(UNIFORM, "N1", leave_out_a_uniform_delivery),

@@ -155,11 +155,12 @@ class Findings:
         text: str,
         *rows: Row | None,
         is_told: bool = False,
+        slack_ns: int = 0,
     ) -> bool:
         """Judge a wait: whether it was too long, and is to be told. One that lasts to the end of
         the run (`end` is None) says nothing while there is still time. "{}" in the text stands for
         how long it was."""
-        is_long = waited_ns > bound_ns
+        is_long = waited_ns > bound_ns + slack_ns
         if end is not None or is_long:
             self.premises += 1
             self.waited(waited_ns, bound_ns)

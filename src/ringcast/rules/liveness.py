@@ -363,12 +363,9 @@ def three_delays(run: Run, found: Findings) -> None:
                 continue
             for pair in pairs:
                 arrival = journal.arrival(pair, row.seqno2)
+                text = f"{row.member}:{row.run} took {{}} ns to {pair[0]}"
                 waited_ns = run.until_ns(arrival) - row.mono_ns
-                found.premises += 1
-                found.waited(waited_ns, bound_ns)
-                if waited_ns > bound_ns:
-                    text = f"{row.member}:{row.run} took {waited_ns} ns to {pair[0]}"
-                    found.violate(f"{text}, three delays are {bound_ns}", row, arrival)
+                found.wait(waited_ns, bound_ns, arrival, text, row, arrival)
 
 
 def _calm_since(journal: Journal, pairs: list[PairKey], sends: list[Row]) -> int | None:

@@ -50,10 +50,11 @@ def _judge_component(
     facts, bound_ns = run.facts, bounds.one_view_ns(run.facts)
     everybody = {row.member for row in living}
     views = [run.lives.last_view(row.key) for row in living]
+    last_views = {view.view_key for view in views if view is not None}
     late = [
         view or start
         for start, view in zip(living, views, strict=True)
-        if view is None or set(view.members) != everybody or not _is_same(view, views[0])
+        if view is None or set(view.members) != everybody or len(last_views) > 1
     ]
     if late and facts.end_ns <= heal.mono_ns + bound_ns:
         found.unknown.add("whether all come to one view: the run ended too early")
@@ -90,10 +91,6 @@ def _is_for_state(view: Row, states: dict[MemberKey, list[Row]]) -> bool:
         if rows and rows[-1].event == trace.STATE_WAIT:
             return True
     return False
-
-
-def _is_same(view: Row, other: Row | None) -> bool:
-    return other is not None and view.view_key == other.view_key
 
 
 def _judge_waits(

@@ -79,13 +79,7 @@ class Pair:
         if now_ns is None:
             now_ns = self.facts.end_ns if end is None else end.mono_ns
         waited_ns = now_ns - max(since.mono_ns, self.facts.gst_ns or 0)
-        if end is not None:
-            self.found.premises += 1
-            self.found.waited(waited_ns, bound_ns)
-        if waited_ns > bound_ns + slack_ns:
-            told = f"{text.replace('{}', str(waited_ns))}, the bound is {bound_ns}"
-            self.found.violate(told, since, end)
-        return waited_ns > bound_ns + slack_ns
+        return self.found.wait(waited_ns, bound_ns, end, text, since, end, slack_ns=slack_ns)
 
 
 def of_pairs(id: str, title: str) -> Callable[[Callable[[Pair], None]], Rule]:
@@ -110,6 +104,12 @@ class Entry(NamedTuple):
     @property
     def conn(self) -> ConnKey:
         return self.row.conn_key
+
+    @property
+    def place(self) -> tuple[ConnKey, int, int]:
+        """What only frames of its direction may change."""
+        row = self.row
+        return row.conn_key, *((row.low, 0) if row.kind == "S" else (row.received, row.hr))
 
 
 class Entries:
@@ -174,6 +174,11 @@ def delivered_stream(row: Row) -> Stream:
 def side_stream(row: Row) -> Stream:
     """The stream of a row about one side's entry."""
     return sent_stream(row) if row.kind == "S" else delivered_stream(row)
+
+
+def acked_and_sent(row: Row) -> tuple[int, int, int]:
+    """HA and HS of a sender, and of which stream."""
+    return row.epoch, row.low, row.hr
 
 
 def is_gone(row: Row) -> bool:

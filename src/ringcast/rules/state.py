@@ -1,4 +1,4 @@
-"""T1–T4, T-L1: the application's state goes to who lacks it, and then all that is not in it, once.
+"""T1–T5, T-L1: the application's state goes to who lacks it, and then all that is not in it, once.
 
 What applications make of their messages is known to the trace: of each origin how many, the last,
 and a hash that depends on their order. It is made so that the hash of a run follows from that of
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from ringcast.rules import bounds
+from ringcast.rules.evidence import by
 from ringcast.rules.findings import Need, rule
+from ringcast.rules.views import together
 from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
@@ -127,8 +129,8 @@ def as_its_provider_had_it(run: Run, found: Findings) -> None:
                 begun = told.row
             elif told.row.event == trace.STATE_RECEIVED:
                 found.premises += 1
-                of = None if begun is None else given.get(_transfer(begun))
-                if of is None or (of[0].row.peer, of[0].row.peer_inc) != member:
+                of = None if begun is None else given.get((begun.peer_key, begun.seqno))
+                if of is None or of[0].row.peer_key != member:
                     text = f"{told.row.member} has a state that nobody gave it"
                     found.violate(text, begun, told.row)
                 else:
@@ -143,10 +145,6 @@ def _judge_received(told: Statement, given: Statement, view: Row | None, found: 
     _compare(told, given.content(), f"{given.row.member} gave", found)
 
 
-def _transfer(begun: Row) -> tuple[MemberKey, int]:
-    return begun.peer_key, begun.seqno
-
-
 def _compare(
     told: Statement, due: Mapping[OriginKey, Content], whose: str, found: Findings
 ) -> None:
@@ -154,9 +152,8 @@ def _compare(
     for origin in {**due, **content}:
         has, should = content.get(origin, NOTHING), due.get(origin, NOTHING)
         if has != should:
-            text = f"{told.row.member} has of {origin[0]}#{origin[1]} {_text(has)}"
-            due_text = f"{whose} {_text(should)}"
-            found.violate(f"{text}; {due_text}", told.row, told.entries.get(origin))
+            text = f"{told.row.member} has of {origin[0]}#{origin[1]} {_text(has)}; {whose}"
+            found.violate(f"{text} {_text(should)}", told.row, told.entries.get(origin))
 
 
 def _text(content: Content) -> str:
@@ -261,15 +258,14 @@ def state_is_what_was_handed(run: Run, found: Findings) -> None:
         return
     states: defaultdict[MemberKey, dict[OriginKey, Content]] = defaultdict(dict)
     given: dict[tuple[MemberKey, int], dict[OriginKey, Content]] = {}
-    begun: dict[MemberKey, Row] = {}
+    begun: dict[MemberKey, tuple[MemberKey, int]] = {}
     for each in sorted(told, key=lambda told: told.row.run_idx):
         row, member = each.row, (each.row.node, each.row.inc)
         state = states[member]
         if row.event == trace.STATE_BEGUN:
-            begun[member] = row
+            begun[member] = row.peer_key, row.seqno
         elif row.event == trace.STATE_RECEIVED:
-            got = given.get(_transfer(begun[member])) if member in begun else None
-            states[member] = dict(got or {})
+            states[member] = dict(given.get(begun[member], {})) if member in begun else {}
         elif row.event in (trace.STATE_WANTED, trace.STATE_END):
             found.premises += 1
             _compare(each, state, "from what it was handed follow", found)
@@ -326,29 +322,49 @@ def _could_not(rows: list[Row], view: Row, lost: Row) -> bool:
     return not has_state
 
 
+@rule("T5", "members that end in one view have the same state", Need.STATE)
+def same_in_one_view(run: Run, found: Findings) -> None:
+    """Those whose last view is the same have the same state in the end, but for senders of whom
+    some that went from view to view together have delivered less than others (N11). Not judged
+    where a state was refused and then lost: those who refused it still have it."""
+    refused = {row.peer_key for row in run.rows(trace.STATE_REFUSED)}
+    if not refused.isdisjoint(row.key for row in run.rows(trace.STATE_LOST)):
+        return
+    uneven = {
+        origin
+        for origin, steps in together(run)
+        if len({step.stay.through(origin) for step in steps}) > 1
+    }
+    ends = {
+        row.key: Statement(row, {key: entries[key] for key in entries if key not in uneven})
+        for rows in run.by_member(*STATED).values()
+        for row, entries in statements(rows)
+        if row.event == trace.STATE_END and row.key in run.lives.views
+        if row.member not in run.facts.stopped_members
+    }
+    views = by(ends.values(), lambda end: run.lives.views[end.row.key][-1].view_key)
+    for first, *others in views.values():
+        for end in others:
+            found.premises += 1
+            _compare(end, first.content(), f"{first.row.member} has", found)
+
+
 @rule("T-L1", "whoever takes a state has it, in time", Need.STATE)
 def state_in_time(run: Run, found: Findings) -> None:
     """Whoever takes a state has it soon, or is told that nobody has it."""
     if run.phases.heal is None:
         return
     heal_ns = run.phases.heal.mono_ns
-    for member, rows in run.by_member(
-        trace.STATE_WAIT, trace.STATE_RECEIVED, trace.STATE_LOST
-    ).items():
+    states = run.by_member(trace.STATE_WAIT, trace.STATE_RECEIVED, trace.STATE_LOST)
+    for member, rows in states.items():
         wait: Row | None = None
-        for row in rows:
-            if row.event == trace.STATE_WAIT:
-                wait = wait or row
-            elif wait is not None:
-                if row.mono_ns >= heal_ns:
-                    _judge_wait(run, wait, row, heal_ns, found)
-                wait = None
-        if wait is not None and run.lives.is_live(member):
-            _judge_wait(run, wait, None, heal_ns, found)
-
-
-def _judge_wait(run: Run, wait: Row, end: Row | None, heal_ns: int, found: Findings) -> None:
-    since_ns = max(wait.mono_ns, heal_ns)
-    bound_ns = bounds.state_ns(run.facts, since_ns - wait.mono_ns)
-    text = f"{wait.member} waits for its state for {{}} ns"
-    found.wait(run.until_ns(end) - since_ns, bound_ns, end, text, wait, end)
+        for end in [*rows, *[None] * run.lives.is_live(member)]:
+            if end is not None and end.event == trace.STATE_WAIT:
+                wait = wait or end
+                continue
+            if wait is not None and run.until_ns(end) >= heal_ns:
+                since_ns = max(wait.mono_ns, heal_ns)
+                bound_ns = bounds.state_ns(run.facts, since_ns - wait.mono_ns)
+                text = f"{wait.member} waits for its state for {{}} ns"
+                found.wait(run.until_ns(end) - since_ns, bound_ns, end, text, wait, end)
+            wait = None

@@ -68,7 +68,7 @@ UNICAST = _rules(
 GROUP = (*MULTICAST, *_rules("S1 S2 S8", _OF_PAIRS))
 """For whole nodes: the same, and that messages to one member come too."""
 
-STATE = _rules("T1 T2 T3 T4 T-L1")
+STATE = _rules("T1 T2 T3 T4 T5 T-L1")
 """For groups whose applications have a state."""
 
 UNIFORM = (*GROUP, *_rules("VS6 U3 U5 U7 U-L1"))

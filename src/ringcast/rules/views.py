@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
+from ringcast.rules.delivery import delivers
 from ringcast.rules.evidence import NOWHERE, Progress, by
 from ringcast.rules.findings import Need, rule
 from ringcast.trace.rows import DELIVER, FREEZE, OPEN, SEND, STOP, TX, VIEW, WIN, split_key
@@ -66,7 +67,7 @@ def sent_in_its_view(run: Run, found: Findings) -> None:
     for life in run.history.lives.values():
         for row in life.unplaced:
             found.premises += 1
-            found.violate(f"{_delivers(row)} in view {row.view}, where it never was", row)
+            found.violate(f"{delivers(row)} in view {row.view}, where it never was", row)
     for stay, origin, span in run.history.delivered():
         found.premises += 1
         sender, sent = run.history.sent(stay, origin)
@@ -77,7 +78,7 @@ def sent_in_its_view(run: Run, found: Findings) -> None:
             found.unknown.add(f"what {origin[0]}#{origin[1]} sent: its tail is lost")
             continue
         was = "nothing" if sent is None else f"{sent.first}..{sent.last}"
-        text = f"{_delivers(span.row)} in view {stay.view.view}; sent in it was {was}"
+        text = f"{delivers(span.row)} in view {stay.view.view}; sent in it was {was}"
         found.violate(text, stay.view, None if sent is None else sent.row, span.row)
 
 
@@ -100,7 +101,7 @@ def prefix_of_the_view(run: Run, found: Findings) -> None:
     for stay, origin, span in run.history.delivered():
         found.premises += 1
         if span.torn is not None:
-            found.violate(f"{_delivers(span.torn)}, out of order", stay.view, span.torn)
+            found.violate(f"{delivers(span.torn)}, out of order", stay.view, span.torn)
         _, sent = run.history.sent(stay, origin)
         if sent is not None and sent.first < span.first:
             does = f"{span.row.member} delivers {span.row.peer} in view {stay.view.view}"
@@ -131,20 +132,26 @@ def all_of_who_goes_along(run: Run, found: Findings) -> None:
 def same_together(run: Run, found: Findings) -> None:
     """Two who go from one view to the next together have delivered the same in it: of everybody on
     uniform streams and where messages are retained, else of those who come along."""
-    going = by(run.history.steps(), lambda step: (step.stay.key, step.next.key))
-    for steps in going.values():
+    for origin, steps in together(run):
+        is_kept = run.facts.is_retained or origin[2] == Stream.UNIFORM
+        if not is_kept and f"{origin[0]}#{origin[1]}" not in steps[0].together:
+            continue
+        found.premises += len(steps) > 1
+        most = max(steps, key=lambda step: step.stay.through(origin))
+        for step in steps:
+            if step.stay.through(origin) < most.stay.through(origin):
+                less = f"{_goes(step)} with {_upto(step.stay.through(origin))} of {origin[0]}"
+                more = f"{most.stay.view.member} with {most.stay.through(origin)}"
+                rows = step.stay.row_of(origin), most.stay.row_of(origin)
+                found.violate(f"{less}, {more}", *rows, step.next.view, most.next.view)
+
+
+def together(run: Run) -> Iterator[tuple[OriginKey, list[Step]]]:
+    """Each origin of which something was delivered in a view, with those who then went from there
+    to one next view."""
+    for steps in by(run.history.steps(), lambda step: (step.stay.key, step.next.key)).values():
         for origin in {origin: None for step in steps for origin in step.stay.delivered}:
-            is_kept = run.facts.is_retained or origin[2] == Stream.UNIFORM
-            if not is_kept and f"{origin[0]}#{origin[1]}" not in steps[0].together:
-                continue
-            found.premises += len(steps) > 1
-            most = max(steps, key=lambda step: step.stay.through(origin))
-            for step in steps:
-                if step.stay.through(origin) < most.stay.through(origin):
-                    less = f"{_goes(step)} with {_upto(step.stay.through(origin))} of {origin[0]}"
-                    more = f"{most.stay.view.member} with {most.stay.through(origin)}"
-                    rows = step.stay.row_of(origin), most.stay.row_of(origin)
-                    found.violate(f"{less}, {more}", *rows, step.next.view, most.next.view)
+            yield origin, steps
 
 
 @rule(
@@ -304,10 +311,6 @@ def _judge_commit(
             text = f"{does} {origin[0]}:{through} in view {view.view}"
             holds = f"{member[0]} holds {received.at(row.run_idx)}"
             found.violate(f"{text}, {holds}", view, received.row_at(row.run_idx), row)
-
-
-def _delivers(row: Row) -> str:
-    return f"{row.member} delivers {row.peer}:{row.run}"
 
 
 def _goes(step: Step) -> str:

@@ -413,6 +413,29 @@ def test_where_parts_come_together_the_lesser_takes_the_state_of_the_larger() ->
     assert not set(lost) & set(group.states()[0])
 
 
+def test_whoever_is_still_being_given_the_lesser_state_takes_the_larger() -> None:
+    group = StateGroup("ABCDE").form("ABCD")
+    group.weather.part("ABC", "DE")
+    assert group.run_until(lambda: group.view("D") == "D", 8000)
+    lost = group.send("D", 2)
+    group.run(100)
+    group.keepers["D"].gives = False
+    group.start("E")
+    assert group.run_until(lambda: group.view("E") == "DE", 8000)
+    group.send("A", 3)
+    assert group.state_of("E").taking.provider == group.node("D").me
+    group.weather.cuts.clear()
+    assert group.run_until(group.is_one, 20_000)
+    group.keepers["D"].gives = True
+    for transfer in group.keepers["D"].wanted:
+        group.keepers["D"].give(transfer)
+    group.send("E", 1)
+    group.run(1000)
+    group.assert_same()
+    assert not set(lost) & set(group.states()[0])
+    assert group.keepers["E"].received == 1
+
+
 def test_a_reader_that_is_behind_takes_the_state_after_what_it_has_to_read() -> None:
     group = StateGroup("ABC").form()
     group.read("C", 0)
@@ -508,19 +531,21 @@ def test_at_random_all_that_go_on_together_end_with_one_state(seed: int) -> None
 A, B, C, D = (Member(Address("h", port), 1, name) for port, name in enumerate("ABCD", 1))
 
 
-def shared(*standings: StateStanding, apart: bool = False) -> tuple[str, str]:
-    """Who gives, and who takes, of A, B, C and D; `apart`: C comes from another part."""
+def shared(*standings: StateStanding, apart: str = "") -> tuple[str, str]:
+    """Who gives, and who takes, of A, B, C and D; `apart`: who come from another part."""
     members = (A, B, C, D)[: len(standings)]
-    id, mine, other = ViewId(A, 5), View(ViewId(A, 2), (A, B, C, D)), View(ViewId(C, 3), (C,))
+    sides = [
+        tuple(who for who in members if (who.name in apart) is is_apart)
+        for is_apart in (False, True)
+    ]
+    views = [View(ViewId(side[0], 2), side) for side in sides if side]
     states = {
-        who: State(id, other if apart and who == C else mine, Snapshot({}, {}), standing=standing)
-        for who, standing in zip(members, standings, strict=True)
+        who: State(ViewId(A, 5), view, Snapshot({}, {}), standing=standings[members.index(who)])
+        for view in views
+        for who in view
     }
-    sides = [(mine.id, [who for who in members if not apart or who != C])]
-    if apart:
-        sides.append((other.id, [C]))
-    parts = [Part(view_id, tuple(side), {}, {}) for view_id, side in sides]
-    provider, takers = share_state(Propose(id, members), parts, states)
+    parts = [Part(view.id, view.members, {}, {}) for view in views]
+    provider, takers = share_state(Propose(ViewId(A, 5), members), parts, states)
     return "" if provider is None else provider.name, "".join(who.name for who in takers)
 
 
@@ -531,31 +556,41 @@ REFUSED = LACKS._replace(refused=(A,))
 @pytest.mark.parametrize(
     ("standings", "apart", "expected"),
     [
-        ((NONE, NONE, NONE), False, ("", "")),
-        ((LACKS, LACKS, LACKS), False, ("A", "BC")),
-        ((LACKS, LACKS, NONE), False, ("", "")),
-        ((LACKS, HOLDS, LACKS), False, ("B", "AC")),
-        ((HOLDS, HOLDS, LACKS._replace(provider=B)), False, ("A", "")),
-        ((HOLDS, HOLDS, LACKS._replace(provider=B, refused=(A,))), False, ("B", "")),
-        ((HOLDS, HOLDS, REFUSED), False, ("B", "C")),
-        ((HOLDS, HOLDS, REFUSED, LACKS), False, ("B", "CD")),
-        ((HOLDS, REFUSED, NONE), False, ("", "")),
-        ((HOLDS, REFUSED, REFUSED), False, ("", "")),
-        ((HOLDS, REFUSED, LACKS), False, ("A", "C")),
-        ((HOLDS, REFUSED, LACKS._replace(provider=A)), False, ("A", "")),
-        ((HOLDS, REFUSED, LACKS._replace(provider=A), LACKS), False, ("A", "D")),
-        ((HOLDS, REFUSED, LACKS._replace(provider=D)), False, ("A", "C")),
-        ((HOLDS, REFUSED._replace(provider=D), NONE), False, ("", "")),
-        ((HOLDS, HOLDS, REFUSED, LACKS._replace(refused=(B,))), False, ("A", "D")),
-        ((HOLDS, REFUSED, HOLDS), True, ("C", "AB")),
-        ((HOLDS, LACKS._replace(refused=(A, C)), HOLDS, LACKS), True, ("A", "D")),
-        ((HOLDS, HOLDS, HOLDS), True, ("A", "C")),
-        ((HOLDS, HOLDS, KEEPS), True, ("A", "")),
-        ((LACKS, LACKS, HOLDS), True, ("C", "AB")),
+        ((NONE, NONE, NONE), "", ("", "")),
+        ((LACKS, LACKS, LACKS), "", ("A", "BC")),
+        ((LACKS, LACKS, NONE), "", ("", "")),
+        ((LACKS, HOLDS, LACKS), "", ("B", "AC")),
+        ((HOLDS, HOLDS, LACKS._replace(provider=B)), "", ("A", "")),
+        ((HOLDS, HOLDS, LACKS._replace(provider=B, refused=(A,))), "", ("B", "")),
+        ((HOLDS, HOLDS, REFUSED), "", ("B", "C")),
+        ((HOLDS, HOLDS, REFUSED, LACKS), "", ("B", "CD")),
+        ((HOLDS, REFUSED, NONE), "", ("", "")),
+        ((HOLDS, REFUSED, REFUSED), "", ("", "")),
+        ((HOLDS, REFUSED, LACKS), "", ("A", "C")),
+        ((HOLDS, REFUSED, LACKS._replace(provider=A)), "", ("A", "")),
+        ((HOLDS, REFUSED, LACKS._replace(provider=A), LACKS), "", ("A", "D")),
+        ((HOLDS, REFUSED, LACKS._replace(provider=D)), "", ("A", "C")),
+        ((HOLDS, REFUSED._replace(provider=D), NONE), "", ("", "")),
+        ((HOLDS, HOLDS, REFUSED, LACKS._replace(refused=(B,))), "", ("A", "D")),
+        ((HOLDS, REFUSED, HOLDS), "C", ("C", "AB")),
+        ((HOLDS, LACKS._replace(refused=(A, C)), HOLDS, LACKS), "C", ("A", "CD")),
+        ((HOLDS, LACKS._replace(refused=(A, C)), HOLDS), "C", ("A", "C")),
+        ((HOLDS, HOLDS, HOLDS), "C", ("A", "C")),
+        ((HOLDS, HOLDS, KEEPS), "C", ("A", "")),
+        ((LACKS, LACKS, HOLDS), "C", ("C", "AB")),
+        ((HOLDS, HOLDS, LACKS._replace(provider=B), HOLDS), "D", ("A", "D")),
+        ((HOLDS, HOLDS, HOLDS, LACKS._replace(provider=C)), "CD", ("A", "CD")),
+        ((HOLDS, NONE, HOLDS, REFUSED._replace(provider=C)), "CD", ("C", "A")),
+        (
+            (HOLDS, LACKS._replace(refused=(A, C)), HOLDS, REFUSED._replace(provider=C)),
+            "CD",
+            ("A", "CD"),
+        ),
+        ((LACKS, LACKS._replace(provider=A), LACKS), "", ("A", "BC")),
     ],
 )
 def test_who_gives_its_state_and_who_takes_it(
-    standings: tuple[StateStanding, ...], apart: bool, expected: tuple[str, str]
+    standings: tuple[StateStanding, ...], apart: str, expected: tuple[str, str]
 ) -> None:
     assert shared(*standings, apart=apart) == expected
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 FACTS = Facts(nodes=3, gst_ns=90 * SECOND, end_ns=200 * SECOND, state_ns=SECOND)
-IDS = ["T1", "T2", "T3", "T4", "T-L1"]
+IDS = ["T1", "T2", "T3", "T4", "T5", "T-L1"]
 
 
 def message(sender: str, seqno: int) -> bytes:
@@ -174,6 +174,7 @@ def test_a_clean_transfer_holds_and_is_judged() -> None:
     assert found["T2"].premises == 4
     assert found["T3"].premises == 3  # one given, two at the end
     assert found["T4"].status == "vacuous"
+    assert found["T5"].premises == 1
     assert found["T-L1"].premises == 1
     assert found["T-L1"].worst == 10 * SECOND / bounds.state_ns(FACTS)
 
@@ -325,7 +326,7 @@ def test_who_has_a_state_may_take_another_where_parts_come_together() -> None:
 def test_an_application_that_forgets() -> None:
     story = clean()
     story.ends("b", a=messages("a", 1, 2, 3, 4, 5, 6))
-    assert violated(story) == {"T3"}
+    assert violated(story) == {"T3", "T5"}
 
 
 def test_an_application_that_mixes_up() -> None:
@@ -349,8 +350,9 @@ def test_a_state_that_is_wrong_is_told_where_it_is_given() -> None:
 
 def test_fragments_count_for_the_place_and_not_for_the_content() -> None:
     story = clean()
-    story(DELIVER, "b", peer="a", stream=0, seqno=8, seqno2=9, kind="fragment")
-    story.ends("b", a=A7._replace(last=9))
+    for node in "ab":
+        story(DELIVER, node, peer="a", stream=0, seqno=8, seqno2=9, kind="fragment")
+        story.ends(node, a=A7._replace(last=9))
     assert not violated(story)
 
 
@@ -393,6 +395,66 @@ def test_whoever_has_its_state_since_before_the_view_could_give_it() -> None:
     story(STATE_WAIT, "b")
     story.loses("b")
     assert "T4" in violated(story)
+
+
+# One state in one view
+
+
+def met() -> Story:
+    """a has been handed a message of its own before it meets b, and each keeps what it has."""
+    story = Story()
+    story.view("a", 1, "a")
+    story.takes("a", "a", 1, 1)
+    for node in "ab":
+        story.view(node, 2, "ab")
+        story.takes(node, "b", 1, 2)
+    story.ends("a", a=messages("a", 1), b=messages("b", 1, 2))
+    story.ends("b", b=messages("b", 1, 2))
+    return story
+
+
+def test_two_states_in_one_view() -> None:
+    found = verdicts(met())
+    (violation,) = found["T5"].violations
+    assert violation.text.startswith("b#1 has of a#1 0 messages through 0 (0); a#1 has 1 messages")
+    assert found["T5"].premises == 1
+    assert violated(met()) == {"T5"}
+
+
+def test_members_of_two_views_may_have_two_states() -> None:
+    story = met()
+    story.view("b", 3, "b")
+    assert not violated(story)
+
+
+def test_who_takes_nothing_may_have_less() -> None:
+    assert not violated(met(), replace(FACTS, stopped_members=frozenset({"b#1"})))
+
+
+@pytest.mark.parametrize("whom", ["b", "c"])
+def test_who_was_refused_its_state_and_lost_it_may_have_another(whom: str) -> None:
+    story = met()
+    story(STATE_REFUSED, "a", peer=whom, seqno=1)
+    assert violated(story) == {"T5"}
+    story.loses("b")
+    assert ("T5" in violated(story)) is (whom == "c")
+
+
+def test_of_who_left_those_who_went_on_together_may_have_different_messages() -> None:
+    story = Story()
+    for node in "abc":
+        story.view(node, 1, "abc")
+        story.takes(node, "b", 1, 2)
+    story.takes("a", "c", 1, 2)
+    story.takes("b", "c", 1, 1)
+    for node in "ab":
+        story.view(node, 2, "ab")
+    for node, seqnos in (("a", (1, 2)), ("b", (1,))):
+        story.ends(node, b=messages("b", 1, 2), c=messages("c", *seqnos))
+    assert not violated(story)
+    assert verdicts(story)["T5"].premises == 1
+    story.ends("b", b=messages("b", 1), c=messages("c", 1))
+    assert "T5" in violated(story)
 
 
 # In time

@@ -72,12 +72,13 @@ def share_state(
     """Who gives its state, as it is at the cut, and who takes it.
 
     The part leads that has one, and of several the largest, the first in the proposal. The first
-    of it that has a state gives it: to who lacks one and is not being given it, and to all of the
-    other parts. If all who have one have refused it to somebody, one of them gives it to those whom
-    it has not refused it yet. If there are none, and somebody is still being given it, that one may
-    do it later: nobody takes it now. Where nobody has one, that of the first counts, if all could
-    have one; but what a member without any was sent before is in nobody's state, so then it is
-    lost.
+    of it that has a state gives it: to all of the other parts, though they have one or are being
+    given one, and in its own to who lacks one and is not being given it. If all who have one have
+    refused it to somebody, one of them gives it to those of its part whom it has not refused it
+    yet. If there are none, and somebody is still being given it, or takes it because it is of
+    another part, that one may do it later. Where nobody has one, that of the first counts, if all
+    could have one; but what a member without any was sent before is in nobody's state, so then it
+    is lost.
     """
     standings = {who: states[who].standing for who in proposal.members}
     staying = [who for who in proposal.members if who not in proposal.leaving]
@@ -89,13 +90,13 @@ def share_state(
     given = {
         who
         for who in lacking
-        if standings[who].provider in staying and standings[who].provider in together[who]
+        if standings[who].provider in holders and standings[who].provider in together[who]
     }
-    asking = [standings[who].refused for who in lacking if who not in given]
+    asking = {who: standings[who].refused for who in lacking if who not in given}
     able = [who for who in holders or wanting if who not in refused]
     if not able:
-        able = [who for who in holders if any(who not in by for by in asking)]
-    if not able and given:
+        able = [who for who in holders if any(who not in by for by in asking.values())]
+    if not able and (given or len({together[who] for who in holders}) > 1):
         able = holders
     if not able or (not holders and len(wanting) < len(staying)):
         return None, ()
@@ -105,12 +106,9 @@ def share_state(
     provider = next((who for who in leading.members if who in able), able[0])
     takers = []
     for who in wanting:
-        if standings[who].holding is Holding.LACKS:
-            takes = who not in given and provider not in standings[who].refused
-        else:
-            is_apart = who not in together[provider] and provider not in refused
-            takes = standings[who].holding is Holding.HOLDS and is_apart
-        if takes and who != provider:
+        is_apart = who not in together[provider] and standings[who].holding is not Holding.KEEPS
+        is_asking = who in asking and provider not in asking[who]
+        if who != provider and (is_apart or is_asking):
             takers.append(who)
     return provider, tuple(takers)
 
