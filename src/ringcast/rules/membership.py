@@ -225,7 +225,9 @@ def changes_end(run: Run, found: Findings) -> None:
                 continue
             bound_ns = bounds.frozen_ns(facts, run.freezes.deaths(frozen, since_ns, end_ns))
             is_single = end is not None and frozen.last is first and first.view_key == end.view_key
-            asked_ns = proposed_ns[first.view_key]  # before the calm it may have been lost to others
+            asked_ns = proposed_ns[
+                first.view_key
+            ]  # before the calm it may have been lost to others
             is_calm = run.phases.calm_since(asked_ns, end_ns) == asked_ns
             if is_single and is_calm and first.view not in refused:
                 bound_ns = bounds.change_ns(facts)
