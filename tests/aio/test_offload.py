@@ -145,7 +145,7 @@ def test_an_error_behind_a_burst_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
             nonlocal calls
             calls += 1
             if calls == 2:
-                b._socket.sendto(b"anybody?", gone)
+                b.send(b"anybody?", gone)
             return receive(view)
 
         monkeypatch.setattr(type(b.offload), "_receive", lambda _, view: refused_behind(view))

@@ -1,44 +1,69 @@
-"""Anybody on the network can say that a port is unreachable. That excludes nobody who lives."""
+"""Anybody on the network can say what hosts and routers say by ICMP. That does no harm."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from aio.loopback_groups import read, until
 from aio.namespace import in_own_network, open_tunnel
 from ringcast import MembershipConfig, join
 from ringcast.aio.loop import run
+from ringcast.aio.udp import UdpSocket
+from ringcast.model import Address
 
 if TYPE_CHECKING:
     from ringcast import Group
-    from ringcast.model import Address
 
-HERE = "10.1.0.1"
+HERE, THERE = "10.1.0.1", "10.1.0.2"
 KEY = bytes(range(32))
 BURST = 500
 UNREACHABLE, PORT = 3, 3
 
 
-def unreachable(source: Address, dest: Address) -> bytes:
-    """Says to `source` that nobody listens at `dest`."""
+def unreachable(source: Address, dest: Address, code: int = PORT) -> bytes:
+    """Says to `source` that what it sent to `dest` cannot get there: that nobody listens."""
     udp = struct.pack("!HHHH", source.port, dest.port, 60, 0)
     ip = struct.pack(
         *("!BBHHHBBH4s4s", 0x45, 0, 20 + 60, 1, 0, 64, socket.IPPROTO_UDP, 0),
         *(socket.inet_aton(source.host), socket.inet_aton(dest.host)),
     )
     body = ip + udp + bytes(32)
-    head = struct.pack("!BBHI", UNREACHABLE, PORT, 0, 0)
-    return struct.pack("!BBHI", UNREACHABLE, PORT, checksum(head + body), 0) + body
+    head = struct.pack("!BBHI", UNREACHABLE, code, 0, 0)
+    return struct.pack("!BBHI", UNREACHABLE, code, checksum(head + body), 0) + body
+
+
+def come(tunnel: int, icmp: bytes, teller: str = THERE) -> None:
+    """From another machine, or from one that says it is that."""
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(icmp), 0, 0, 64, socket.IPPROTO_ICMP, 0)
+    way = socket.inet_aton(teller) + socket.inet_aton(HERE)
+    os.write(tunnel, head[:10] + struct.pack("!H", checksum(head + way)) + way + icmp)
 
 
 def checksum(data: bytes) -> int:
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total >> 16) + (total & 0xFFFF)
     return ~(total + (total >> 16)) & 0xFFFF
+
+
+@in_own_network
+def test_a_port_that_was_never_written_to_is_not_remembered() -> None:
+    tunnel = open_tunnel(HERE)
+    known = Address(THERE, 7800)
+    with closing(UdpSocket(Address(HERE, 0), insecure=True)) as sock:
+        for port in range(1, 1 + BURST):
+            come(tunnel, unreachable(sock.address, Address(THERE, port)))
+        assert list(sock.drain(16)) == []
+        assert (sock.refused, sock.hints) == ({}, set())
+        sock.send(b"anybody?", known)
+        come(tunnel, unreachable(sock.address, known))
+        assert list(sock.drain(16)) == []
+        assert list(sock.refused) == [known]
+        assert sock.hints == {known}
 
 
 @in_own_network

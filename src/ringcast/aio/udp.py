@@ -120,7 +120,7 @@ class UdpSocket(Transport):
             self._interface = None if mtu is None else max(mtu - self._headers, DATAGRAM_BYTES_MIN)
         self._set_datagram_bytes()
         self.refused: dict[Address, int] = {}
-        """Addresses where nobody listened, with when that was last heard (monotonic ns)."""
+        """Of `_admitted`, where nobody listened, with when that was last heard (monotonic ns)."""
         self._insecure = insecure
         self._admitted: set[Address] = set()
         self.rejected: dict[str, int] = {}
@@ -260,6 +260,8 @@ class UdpSocket(Transport):
         if is_admitted:
             if len(self._admitted) >= ADMITTED_MAX:
                 self._admitted.clear()
+                self.refused.clear()
+                self.hints.clear()
             self._admitted.add(dest)
         return is_admitted
 
@@ -274,8 +276,8 @@ class UdpSocket(Transport):
             except (OSError, struct.error):
                 return
             for code, info in errors:
-                if code == errno.ECONNREFUSED:
-                    address = Address(*dest[:2])
+                address = Address(*dest[:2])
+                if code == errno.ECONNREFUSED and address in self._admitted:
                     self.refused[address] = time.monotonic_ns()
                     self.hints.add(address)
                 elif code == errno.EMSGSIZE and info:
