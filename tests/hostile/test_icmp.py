@@ -9,6 +9,8 @@ import struct
 from contextlib import AsyncExitStack, closing
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from aio.loopback_groups import read, until
 from aio.namespace import in_own_network, open_tunnel
 from ringcast import MembershipConfig, join
@@ -19,7 +21,7 @@ from ringcast.model import Address
 if TYPE_CHECKING:
     from ringcast import Group
 
-HERE, THERE = "10.1.0.1", "10.1.0.2"
+HERE, THERE, LOOPBACK = "10.1.0.1", "10.1.0.2", "127.0.0.1"
 KEY = bytes(range(32))
 BURST = 500
 UNREACHABLE, PORT = 3, 3
@@ -67,8 +69,24 @@ def test_a_port_that_was_never_written_to_is_not_remembered() -> None:
 
 
 @in_own_network
-def test_forged_icmp_excludes_nobody() -> None:
-    open_tunnel(HERE)
+def test_of_a_port_on_loopback_only_this_machine_is_believed() -> None:
+    tunnel = open_tunnel(HERE)
+    with closing(UdpSocket(Address(LOOPBACK, 0))) as sock:
+        with closing(UdpSocket(Address(LOOPBACK, 0))) as other:
+            sock.send(b"anybody?", other.address)
+            for teller in (THERE, HERE, LOOPBACK, other.address.host):
+                come(tunnel, unreachable(sock.address, other.address), teller)
+            assert list(sock.drain(16)) == []
+            assert (sock.refused, sock.hints) == ({}, set())
+        sock.send(b"anybody?", other.address)
+        assert list(sock.drain(16)) == []
+        assert sock.hints == {other.address}
+
+
+@pytest.mark.parametrize("host", [HERE, LOOPBACK])
+@in_own_network
+def test_forged_icmp_excludes_nobody(host: str) -> None:
+    tunnel = open_tunnel(HERE)
 
     async def exchange(groups: list[Group]) -> None:
         views = [group.view for group in groups]
@@ -79,9 +97,10 @@ def test_forged_icmp_excludes_nobody() -> None:
                         if other is not group:
                             said = unreachable(group.me.address, other.me.address)
                             sock.sendto(said, (HERE, 0))
+                            come(tunnel, said)
                 await asyncio.sleep(0.002)
         stats: list[Any] = [group.stats()["transport"] for group in groups]
-        assert any(each["refused"] for each in stats)  # so it was heard
+        assert any(each["refused"] for each in stats) == (host == HERE)  # there it was believed
         await groups[0].send(b"all here")
         for group in groups[1:]:
             assert [payload for _, payload in await read(group, 1)] == [b"all here"]
@@ -95,7 +114,7 @@ def test_forged_icmp_excludes_nobody() -> None:
                 joining = join(
                     *("test",),
                     name=name,
-                    listen=f"{HERE}:0",
+                    listen=f"{host}:0",
                     members=[str(group.me.address) for group in groups],
                     key=KEY,
                     membership=patient,

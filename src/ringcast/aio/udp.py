@@ -64,6 +64,7 @@ _IPV6_MTU_DISCOVER = 23
 _MAY_FRAGMENT, _NEVER_FRAGMENT = 0, 2
 
 _ERROR = struct.Struct("=I4xI")  # of struct sock_extended_err: errno and, if too long, the MTU
+_IPV4_TELLER, _IPV6_TELLER = slice(20, 24), slice(24, 40)  # behind it: whose ICMP error it is
 _WOULD_DROP = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -82,6 +83,7 @@ class UdpSocket(Transport):
         self._socket.setblocking(False)
         ask_for_buffers(self._socket, buffer_bytes)
         self._headers = IPV4_HEADERS if is_ipv4 else IPV6_HEADERS
+        self._teller = _IPV4_TELLER if is_ipv4 else _IPV6_TELLER
         self._level = socket.IPPROTO_IP if is_ipv4 else socket.IPPROTO_IPV6
         self._fragmenting = _IP_MTU_DISCOVER if is_ipv4 else _IPV6_MTU_DISCOVER
         with contextlib.suppress(OSError):  # what other systems do not tell
@@ -272,14 +274,17 @@ class UdpSocket(Transport):
         while True:
             try:
                 _, ancillary, _, dest = self._socket.recvmsg(0, 512, socket.MSG_ERRQUEUE)
-                errors = [_ERROR.unpack_from(data) for _, _, data in ancillary]
+                errors = [(*_ERROR.unpack_from(data), data[self._teller]) for *_, data in ancillary]
             except (OSError, struct.error):
                 return
-            for code, info in errors:
+            for code, info, teller in errors:
                 address = Address(*dest[:2])
-                if code == errno.ECONNREFUSED and address in self._admitted:
-                    self.refused[address] = time.monotonic_ns()
-                    self.hints.add(address)
+                if code == errno.ECONNREFUSED:
+                    # From other machines nothing comes in the name of a loopback address.
+                    is_own = teller == socket.inet_pton(self._socket.family, address.host)
+                    if is_own and address in self._admitted:
+                        self.refused[address] = time.monotonic_ns()
+                        self.hints.add(address)
                 elif code == errno.EMSGSIZE and info:
                     self._narrow_down(dest[0], info)
 
