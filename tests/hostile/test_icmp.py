@@ -83,6 +83,19 @@ def test_of_a_port_on_loopback_only_this_machine_is_believed() -> None:
         assert sock.hints == {other.address}
 
 
+@in_own_network
+def test_nothing_that_icmp_can_say_ends_sending_in_bursts() -> None:
+    tunnel = open_tunnel(HERE)
+    there = Address(THERE, 7800)
+    with closing(UdpSocket(Address(HERE, 0), insecure=True)) as sock:
+        can_segment = sock.offload.can_segment
+        for code in range(16):
+            come(tunnel, unreachable(sock.address, there, code))
+            sock.send_burst([bytes(500)] * 3, there)
+        assert sock.offload.can_segment == can_segment
+        assert (sock.sent, sock.dropped) == (3 * 16, 0)
+
+
 @pytest.mark.parametrize("host", [HERE, LOOPBACK])
 @in_own_network
 def test_forged_icmp_excludes_nobody(host: str) -> None:
