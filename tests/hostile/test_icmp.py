@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import struct
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +15,9 @@ from aio.loopback_groups import read, until
 from aio.namespace import in_own_network, open_tunnel
 from ringcast import MembershipConfig, join
 from ringcast.aio.loop import run
+from ringcast.aio.multicast_socket import MulticastSocket, group_address
 from ringcast.aio.udp import UdpSocket
-from ringcast.model import Address
+from ringcast.model import Address, Member, View, ViewId
 
 if TYPE_CHECKING:
     from ringcast import Group
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 HERE, THERE, LOOPBACK = "10.1.0.1", "10.1.0.2", "127.0.0.1"
 KEY = bytes(range(32))
 BURST = 500
-UNREACHABLE, PORT = 3, 3
+UNREACHABLE, PORT, TOO_LONG = 3, 3, 4
 
 
-def unreachable(source: Address, dest: Address, code: int = PORT) -> bytes:
+def unreachable(source: Address, dest: Address, code: int = PORT, mtu: int = 0) -> bytes:
     """Says to `source` that what it sent to `dest` cannot get there: that nobody listens."""
     udp = struct.pack("!HHHH", source.port, dest.port, 60, 0)
     ip = struct.pack(
@@ -35,8 +36,8 @@ def unreachable(source: Address, dest: Address, code: int = PORT) -> bytes:
         *(socket.inet_aton(source.host), socket.inet_aton(dest.host)),
     )
     body = ip + udp + bytes(32)
-    head = struct.pack("!BBHI", UNREACHABLE, code, 0, 0)
-    return struct.pack("!BBHI", UNREACHABLE, code, checksum(head + body), 0) + body
+    head = struct.pack("!BBHI", UNREACHABLE, code, 0, mtu)
+    return struct.pack("!BBHI", UNREACHABLE, code, checksum(head + body), mtu) + body
 
 
 def come(tunnel: int, icmp: bytes, teller: str = THERE) -> None:
@@ -94,6 +95,47 @@ def test_nothing_that_icmp_can_say_ends_sending_in_bursts() -> None:
             sock.send_burst([bytes(500)] * 3, there)
         assert sock.offload.can_segment == can_segment
         assert (sock.sent, sock.dropped) == (3 * 16, 0)
+
+
+def view_of(*addresses: Address) -> View:
+    members = tuple(Member(address, 1, "") for address in addresses)
+    return View(ViewId(members[0], 1), members)
+
+
+@in_own_network
+def test_a_narrow_path_is_believed_of_members_alone_and_within_bounds() -> None:
+    tunnel = open_tunnel(HERE)
+    member, known, unknown = (Address(f"10.1.0.{number}", 7800) for number in (2, 3, 4))
+    with closing(UdpSocket(Address(HERE, 0), insecure=True)) as sock:
+        sock.enter_view(view_of(sock.address, member))
+        sock.send(b"hello", known)
+        for dest in (unknown, known, sock.address):
+            come(tunnel, unreachable(sock.address, dest, TOO_LONG, 68))
+            sock.send(bytes(1472), member)
+        assert (sock.datagram_bytes, sock.fragmented) == (1472, 0)
+        for mtu in (68, 576, 65_535):
+            come(tunnel, unreachable(sock.address, member, TOO_LONG, mtu))
+            sock.send(bytes(1472), member)
+            sock.send_burst([bytes(1252)] * 3, member)
+        assert (sock.datagram_bytes, sock.fragmented, sock.dropped) == (1252, 0, 0)
+
+
+@pytest.mark.parametrize("to_group", [False, True])
+@in_own_network
+def test_nothing_is_heard_of_narrow_paths_on_loopback(to_group: bool) -> None:
+    tunnel = open_tunnel(HERE)
+    group = group_address("forged")
+    with ExitStack() as stack:
+        socks = [MulticastSocket(Address(LOOPBACK, 0), group) for _ in range(2)]
+        a, b = (stack.enter_context(closing(sock)) for sock in socks)
+        a.enter_view(view_of(a.address, b.address))
+        dest, before = group if to_group else b.address, a.datagram_bytes
+        for _ in range(3):
+            come(tunnel, unreachable(a.address, dest, TOO_LONG, 68))
+            assert list(a.drain(16)) == []
+            a.send(bytes(before), dest)
+        assert [len(one) for burst in b.drain(16) for one in burst] == [before] * 3
+        assert (a.datagram_bytes, a.fragmented) == (before, 0)
 
 
 @pytest.mark.parametrize("host", [HERE, LOOPBACK])
