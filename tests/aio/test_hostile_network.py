@@ -17,9 +17,10 @@ import pytest
 from loopback_groups import numbered, read, with_members
 from namespace import give_up, hold_back, in_own_network, open_tunnel, release, set_mtu, set_up
 
+from ringcast.aio import udp
 from ringcast.aio.multicast_socket import MulticastSocket, group_address
 from ringcast.aio.udp import UdpSocket
-from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN
+from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.model import Address, Member, View, ViewId
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def test_a_narrow_path_is_learned_and_what_is_longer_goes_in_fragments() -> None
     set_mtu(576)
     with ExitStack() as stack:
         a, b = (stack.enter_context(closing(UdpSocket(LOOPBACK))) for _ in range(2))
+        a.enter_view(view_of(a.address, b.address))
         assert a.datagram_bytes == DATAGRAM_BYTES_MAX
         for size, fragmented in ((548, 0), (549, 1), (len(LARGE), 2), (548, 2)):
             a.send(LARGE[:size], b.address)
@@ -101,6 +103,7 @@ def test_ipv6_has_longer_headers() -> None:
             a, b = (stack.enter_context(closing(UdpSocket(Address("::1", 0)))) for _ in range(2))
         except OSError as error:
             give_up(f"no IPv6: {error.strerror}")
+        a.enter_view(view_of(a.address, b.address))
         for size, fragmented in ((1232, 0), (1233, 1), (len(LARGE), 2)):
             a.send(LARGE[:size], b.address)
             assert arrived(b) == LARGE[:size]
@@ -109,22 +112,74 @@ def test_ipv6_has_longer_headers() -> None:
 
 
 @in_own_network
-def test_a_router_that_cannot_pass_a_datagram_on_is_believed_within_reason() -> None:
+def test_a_router_that_cannot_pass_a_datagram_on_is_believed_within_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tunnel = open_tunnel("10.1.0.1")
     far = Address("10.1.0.2", 7800)
     with closing(UdpSocket(Address("10.1.0.1", 0), insecure=True)) as sock:
-        for mtu, learned in ((1000, 972), (600, 572), (68, DATAGRAM_BYTES_MIN)):
-            size = sock.datagram_bytes if sock.datagram_bytes < 1472 else 1472
+        sock.enter_view(view_of(sock.address, far))
+        assert sock.datagram_bytes == 1472
+        for mtu, learned, fragments in ((1400, 1372, 2), (1000, 1252, 1), (68, 1252, 1)):
+            size = sock.datagram_bytes
             sock.send(bytes(size), far)
-            (packet,) = packets(tunnel, 1)
-            os.write(tunnel, too_big(packet, mtu))
+            (lost,) = packets(tunnel, 1)
+            os.write(tunnel, too_big(lost, mtu))
             assert list(sock.drain(16)) == []
+            sock.send(bytes(size), far)  # it was cut before anybody knew
+            assert not any(map(is_whole_or_lost, packets(tunnel, fragments)))
             assert sock.datagram_bytes == learned
             assert sock.hints == set()
-        assert (sock.sent, sock.dropped, sock.fragmented) == (3, 0, 0)
-        sock.send(bytes(1472), far)  # it was cut before anybody knew
+        assert (sock.sent, sock.dropped, sock.fragmented) == (6, 0, 1)
+        assert not is_whole_or_lost(lost)  # whoever is behind 1000 bytes gets it from the router
+        assert list(sock.drain(16)) == []
+        assert sock.datagram_bytes == 1252
+        monkeypatch.setattr(udp, "NARROW_NS", -1)
+        assert list(sock.drain(16)) == []
+        assert sock.datagram_bytes == 1472
+        sock.send(bytes(1472), far)  # the kernel remembers, and tells
+        assert sock.datagram_bytes == 1252
+
+
+def is_whole_or_lost(packet: bytes) -> bool:
+    """No router may fragment it."""
+    return bool(packet[6] & 0x40)
+
+
+@in_own_network
+def test_a_path_to_somebody_else_narrows_nothing() -> None:
+    tunnel = open_tunnel("10.1.0.1")
+    near, far = Address("10.1.0.2", 7800), Address("10.1.0.3", 7800)
+    with closing(UdpSocket(Address("10.1.0.1", 0), insecure=True)) as sock:
+        sock.enter_view(view_of(sock.address, near))
+        sock.send(bytes(1472), far)
+        os.write(tunnel, too_big(*packets(tunnel, 1), 600))
+        sock.send(bytes(1472), far)
         assert len(packets(tunnel, 3)) == 3
-        assert (sock.sent, sock.dropped, sock.fragmented) == (4, 0, 1)
+        assert (sock.fragmented, sock.datagram_bytes) == (1, 1472)
+        sock.send(bytes(1472), near)
+        assert all(map(is_whole_or_lost, packets(tunnel, 1)))
+        sock.enter_view(view_of(sock.address, near, far))
+        assert sock.datagram_bytes == 1472
+        sock.send(bytes(1472), far)
+        assert sock.datagram_bytes == 1252
+        sock.enter_view(view_of(sock.address, near))
+        assert sock.datagram_bytes == 1472
+        packets(tunnel, 1)
+        sock.send(bytes(1472), near)
+        assert all(map(is_whole_or_lost, packets(tunnel, 1)))
+
+
+@in_own_network
+def test_an_interface_that_takes_less_is_believed() -> None:
+    tunnel = open_tunnel("10.1.0.1")
+    far = Address("10.1.0.2", 7800)
+    with closing(UdpSocket(Address("10.1.0.1", 0), insecure=True)) as sock:
+        sock.enter_view(view_of(sock.address, far))
+        set_mtu(700, "tun0")
+        sock.send(bytes(1472), far)
+        assert len(packets(tunnel, 3)) == 3
+        assert (sock.fragmented, sock.datagram_bytes) == (1, 672)
 
 
 def packets(tunnel: int, count: int) -> list[bytes]:

@@ -38,6 +38,11 @@ def pair(stack: ExitStack) -> tuple[UdpSocket, UdpSocket]:
     return a, b
 
 
+def view_of(*addresses: Address) -> View:
+    members = tuple(Member(address, 1, "") for address in addresses)
+    return View(ViewId(members[0], 1), members)
+
+
 def arrived(sock: UdpSocket, count: int) -> list[list[bytes]]:
     """The bursts that so many datagrams come in."""
     sockets = [sock._socket, *([sock._listener] if isinstance(sock, MulticastSocket) else [])]
@@ -112,6 +117,7 @@ def test_what_the_interface_cannot_is_found_out_once(monkeypatch: pytest.MonkeyP
         assert not a.offload.can_segment
         assert flat(arrived(b, len(BURST))) == BURST
         assert (a.sent, a.dropped) == (31, 0)
+        a.enter_view(view_of(a.address, b.address))
         a._narrow_down("127.0.0.1", 1500)
         (reason,) = a.explain({}, 0)
         assert "datagrams of 1472 bytes leave one by one" in reason
@@ -145,7 +151,7 @@ def test_an_error_behind_a_burst_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
             nonlocal calls
             calls += 1
             if calls == 2:
-                b._socket.sendto(b"anybody?", gone)
+                b.send(b"anybody?", gone)
             return receive(view)
 
         monkeypatch.setattr(type(b.offload), "_receive", lambda _, view: refused_behind(view))
@@ -159,6 +165,7 @@ def test_a_burst_that_is_too_long_for_its_path_goes_in_fragments_and_once() -> N
     set_mtu(576)
     with ExitStack() as stack:
         a, b = pair(stack)
+        a.enter_view(view_of(a.address, b.address))
         a.send_burst(BURST, b.address)
         assert flat(arrived(b, len(BURST))) == BURST
         assert (a.sent, a.dropped, a.fragmented) == (31, 0, 30)
@@ -178,6 +185,5 @@ def test_datagrams_to_other_machines_begin_with_what_the_interface_takes() -> No
     with closing(UdpSocket(here, insecure=True)) as sock:
         assert sock.stats()["offload"] == "segments and joins"
         for others, size in (([here], 65_507), ([here, there], 1472), ([here], 65_507)):
-            members = tuple(Member(address, 1, "") for address in others)
-            sock.enter_view(View(ViewId(members[0], 1), members))
+            sock.enter_view(view_of(*others))
             assert sock.datagram_bytes == size

@@ -114,12 +114,20 @@ def test_nothing_is_said_where_all_was_granted(
     assert "rmem_max" not in caplog.text
 
 
-def test_a_refused_port_is_told(sock: UdpSocket) -> None:
-    gone = nobody()
-    sock.send(b"anybody?", gone)
-    assert list(sock.drain(16)) == []
-    assert sock.hints == {gone}
-    assert list(sock.refused) == [gone]
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1"])
+def test_a_refused_port_is_told(host: str) -> None:
+    gone = nobody()._replace(host=host)
+    try:
+        opened = UdpSocket(Address(host, 0))
+    except ringcast.UsageError:
+        pytest.skip(f"no {host} here")
+    with closing(opened) as sock:
+        sock.send(b"anybody?", gone)
+        assert list(sock.drain(16)) == []
+        assert sock.hints == {gone}
+        assert list(sock.refused) == [gone]
+        (reason,) = sock.explain({gone: "B"}, sock.refused[gone] + 10**9)
+    assert reason == f"nobody listens at {gone}: told so 1.0 s ago"
 
 
 def test_who_is_there_gets_what_follows_a_refusal(sock: UdpSocket) -> None:
@@ -157,8 +165,10 @@ def test_addresses_that_were_seen_are_bounded(
     monkeypatch.setattr(udp, "ADMITTED_MAX", 3)
     for port in range(1, 11):
         sock.send(b"x", Address("127.0.0.1", port))
+        assert list(sock.drain(16)) == []
+        assert {*sock.refused, *sock.hints} <= sock._admitted
     assert sock.sent == 10
-    assert len(sock._admitted) <= 3
+    assert 1 <= len(sock.refused) <= len(sock._admitted) <= 3
 
 
 class LooksAwayFromErrors(asyncio.SelectorEventLoop):

@@ -43,8 +43,9 @@ SHARED_MAX: Final = 1 << 14
 """Datagrams of so many bytes are read on into one burst. Shorter ones are for somebody who waits,
 and longer ones are enough by themselves."""
 
-_CANNOT: Final = {errno.EIO, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOPROTOOPT}
-"""The interface computes no checksums, which cutting needs; or nobody knows what was asked for."""
+_CANNOT: Final = {errno.EIO, errno.EINVAL}
+"""The interface computes no checksums, which cutting needs; or nobody knows what was asked for. No
+ICMP error, which anybody can forge, is told as one of these."""
 
 
 class Offload:

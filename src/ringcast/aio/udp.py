@@ -9,6 +9,11 @@ pass one on says so, this machine first of all, and smaller ones are built from 
 cut for larger ones, and what cannot be cut, goes in fragments: losing one of them loses it all, but
 nothing is too long for ever. To other machines they begin with what the interface takes.
 
+What routers say the kernel keeps, and tells whoever sends more. But anybody may have said it. So
+only paths to members count, and for NARROW_NS. On loopback the kernel is asked for what interfaces
+take, not for what routers say; and so it is once a path is to take less than PATH_MTU_MIN. Then
+datagrams have that size, and routers may fragment them.
+
 Datagrams of one length leave and come several at a time where the system can (offload.py).
 """
 
@@ -31,7 +36,7 @@ from ringcast.window.send import BULK_BYTES
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from ringcast.aio.transport import Inputs
     from ringcast.model import View
@@ -44,8 +49,11 @@ net.core.rmem_max."""
 ADMITTED_MAX = 4096
 """Addresses remembered as those that may be sent to."""
 
-NARROW_MAX = 1024
-"""Hosts remembered as being behind a narrow path."""
+NARROW_NS = 600_000_000_000
+"""How long a path counts as narrow, as in the kernel. Then larger datagrams are tried again."""
+
+PATH_MTU_MIN = 1280
+"""What all paths of IPv6 take, and nearly all of IPv4."""
 
 IPV4_HEADERS = 20 + 8
 IPV6_HEADERS = 40 + 8
@@ -61,9 +69,11 @@ _IP_RECVERR = 11
 _IPV6_RECVERR = 25
 _IP_MTU_DISCOVER = 10
 _IPV6_MTU_DISCOVER = 23
-_MAY_FRAGMENT, _NEVER_FRAGMENT = 0, 2
+_MAY_FRAGMENT, _AS_PATHS_TAKE, _AS_INTERFACES_TAKE = 0, 2, 4
 
-_ERROR = struct.Struct("=I4xI")  # of struct sock_extended_err: errno and, if too long, the MTU
+_ERROR = struct.Struct("=IB3xI")  # of struct sock_extended_err: errno, origin, MTU if too long
+_THIS_MACHINE = 1  # the origin
+_IPV4_TELLER, _IPV6_TELLER = slice(20, 24), slice(24, 40)  # behind it: whose ICMP error it is
 _WOULD_DROP = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -82,11 +92,11 @@ class UdpSocket(Transport):
         self._socket.setblocking(False)
         ask_for_buffers(self._socket, buffer_bytes)
         self._headers = IPV4_HEADERS if is_ipv4 else IPV6_HEADERS
+        self._teller = _IPV4_TELLER if is_ipv4 else _IPV6_TELLER
         self._level = socket.IPPROTO_IP if is_ipv4 else socket.IPPROTO_IPV6
         self._fragmenting = _IP_MTU_DISCOVER if is_ipv4 else _IPV6_MTU_DISCOVER
         with contextlib.suppress(OSError):  # what other systems do not tell
             self._socket.setsockopt(self._level, _IP_RECVERR if is_ipv4 else _IPV6_RECVERR, 1)
-            self._socket.setsockopt(self._level, self._fragmenting, _NEVER_FRAGMENT)
         try:
             self._socket.bind(address)
         except OSError as error:
@@ -102,6 +112,9 @@ class UdpSocket(Transport):
         self.fragmented = 0
         """Datagrams that were too long for their path and went all the same."""
         self._narrow: dict[str, int] = {}  # by host: the longest datagram, where that is less
+        self._narrow_since = 0
+        self._hosts: set[str] = set()  # paths to these count
+        self._whole: int  # how a datagram is sent that is not to be fragmented here
         self.receive_buffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
         """Bytes of datagrams that fit: Linux reports twice what it gives, for its own overhead."""
         self.bulk_bytes = BULK_BYTES if is_loopback(self.address) else None
@@ -118,9 +131,9 @@ class UdpSocket(Transport):
             self.offload.join()
             mtu = mtu_of(self.address.host)
             self._interface = None if mtu is None else max(mtu - self._headers, DATAGRAM_BYTES_MIN)
-        self._set_datagram_bytes()
+        self._widen()
         self.refused: dict[Address, int] = {}
-        """Addresses where nobody listened, with when that was last heard (monotonic ns)."""
+        """Of `_admitted`, where nobody listened, with when that was last heard (monotonic ns)."""
         self._insecure = insecure
         self._admitted: set[Address] = set()
         self.rejected: dict[str, int] = {}
@@ -144,6 +157,8 @@ class UdpSocket(Transport):
     def drain(self, limit: int) -> Iterator[Sequence[memoryview]]:
         offload = self.offload
         offload.notes_source = self.notes_sources
+        if self._narrow and time.monotonic_ns() - self._narrow_since > NARROW_NS:
+            self._widen()
         for place in range(limit):
             if place == 1 and not offload.is_readable():
                 return  # most come alone
@@ -165,15 +180,15 @@ class UdpSocket(Transport):
         if dest not in self._admitted and not self._admit(dest):
             self.dropped += 1
             return
-        # Twice: that an earlier datagram was refused is told in place of sending this one.
-        for _ in range(2):
+        # Twice: what was wrong with an earlier datagram is told in place of sending this one.
+        for is_again in (False, True):
             try:
                 self._socket.sendto(datagram, dest)
             except OSError as error:
                 if error.errno in _WOULD_DROP:
                     break
                 self._read_errors()
-                if error.errno == errno.EMSGSIZE:
+                if is_again and error.errno == errno.EMSGSIZE:
                     self._send_in_fragments(datagram, dest)
                     return
             else:
@@ -199,7 +214,7 @@ class UdpSocket(Transport):
             self.send(datagram, dest)
 
     def _send_in_fragments(self, datagram: Buffer, dest: Address) -> None:
-        self._socket.setsockopt(self._level, self._fragmenting, _MAY_FRAGMENT)
+        self._fragment(_MAY_FRAGMENT)
         try:
             self._socket.sendto(datagram, dest)
         except OSError:
@@ -208,18 +223,20 @@ class UdpSocket(Transport):
             self.sent += 1
             self.fragmented += 1
         finally:
-            self._socket.setsockopt(self._level, self._fragmenting, _NEVER_FRAGMENT)
+            self._fragment(self._whole)
+
+    def _fragment(self, how: int) -> None:
+        with contextlib.suppress(OSError):  # other systems cannot
+            self._socket.setsockopt(self._level, self._fragmenting, how)
 
     def enter_view(self, view: View) -> None:
         self.refused.clear()
         self._others = len(view) - 1
-        self._is_local = all(member.address.host == self.address.host for member in view)
-        if self._narrow:  # paths to those who are gone matter no more
-            hosts = {member.address.host for member in view}
-            if self.group_address is not None:
-                hosts.add(self.group_address.host)
-            self._narrow = {host: size for host, size in self._narrow.items() if host in hosts}
-        self._set_datagram_bytes()
+        self._hosts = {member.address.host for member in view}
+        self._is_local = self._hosts == {self.address.host}
+        if self.group_address is not None:
+            self._hosts.add(self.group_address.host)
+        self._widen(self._hosts)
 
     def explain(self, awaited: Mapping[Address, str], now: int) -> list[str]:
         reasons = [
@@ -260,6 +277,8 @@ class UdpSocket(Transport):
         if is_admitted:
             if len(self._admitted) >= ADMITTED_MAX:
                 self._admitted.clear()
+                self.refused.clear()
+                self.hints.clear()
             self._admitted.add(dest)
         return is_admitted
 
@@ -270,16 +289,19 @@ class UdpSocket(Transport):
         while True:
             try:
                 _, ancillary, _, dest = self._socket.recvmsg(0, 512, socket.MSG_ERRQUEUE)
-                errors = [_ERROR.unpack_from(data) for _, _, data in ancillary]
+                errors = [(*_ERROR.unpack_from(data), data[self._teller]) for *_, data in ancillary]
             except (OSError, struct.error):
                 return
-            for code, info in errors:
+            for code, origin, info, teller in errors:
+                address = Address(*dest[:2])
                 if code == errno.ECONNREFUSED:
-                    address = Address(*dest[:2])
-                    self.refused[address] = time.monotonic_ns()
-                    self.hints.add(address)
-                elif code == errno.EMSGSIZE and info:
-                    self._narrow_down(dest[0], info)
+                    # From other machines nothing comes in the name of a loopback address.
+                    is_own = teller == socket.inet_pton(self._socket.family, address.host)
+                    if is_own and address in self._admitted:
+                        self.refused[address] = time.monotonic_ns()
+                        self.hints.add(address)
+                elif code == errno.EMSGSIZE and origin == _THIS_MACHINE:
+                    self._narrow_down(address.host, info)
 
     def _look_again(self) -> None:
         """uvloop looks no more at a socket that had an error to tell."""
@@ -288,11 +310,25 @@ class UdpSocket(Transport):
             self._loop.add_reader(self._socket.fileno(), self._on_input)
 
     def _narrow_down(self, host: str, mtu: int) -> None:
-        """No larger packets pass on the way there; or so somebody says. That there are paths which
-        take less than the least that we build need not be believed."""
-        if len(self._narrow) >= NARROW_MAX:
-            self._narrow.clear()
-        self._narrow[host] = max(mtu - self._headers, DATAGRAM_BYTES_MIN)
+        """This machine sends no larger packets there in one piece."""
+        if host not in self._hosts:
+            return
+        if not self._narrow:
+            self._narrow_since = time.monotonic_ns()
+        if mtu < PATH_MTU_MIN and self._whole == _AS_PATHS_TAKE:
+            mtu, self._whole = PATH_MTU_MIN, _AS_INTERFACES_TAKE
+            self._fragment(self._whole)
+        size = max(mtu - self._headers, DATAGRAM_BYTES_MIN)
+        self._narrow[host] = min(size, self._narrow.get(host, size))
+        self._set_datagram_bytes()
+
+    def _widen(self, hosts: Container[str] = ()) -> None:
+        """Only paths to these are narrow still."""
+        self._narrow = {host: size for host, size in self._narrow.items() if host in hosts}
+        if not self._narrow:
+            on_loopback = is_loopback(self.address)
+            self._whole = _AS_INTERFACES_TAKE if on_loopback else _AS_PATHS_TAKE
+            self._fragment(self._whole)
         self._set_datagram_bytes()
 
     def _set_datagram_bytes(self) -> None:
