@@ -192,8 +192,7 @@ class UnicastSender(Side):
                 self._timers.arm_if_idle(_IDLE, now + self._linger)
 
     def on_nack(self, nack: UnicastNack, out: Effects) -> None:
-        count = self._retransmit(nack.missing, self.window.capacity - self._quota, out)
-        self._quota += count
+        self._quota += self._retransmit(nack.missing, self.window.capacity - self._quota, out)
 
     def on_sync(self, sync: Sync, now: int, out: Effects) -> None:
         """A sync request about this stream."""

@@ -188,7 +188,7 @@ def _judge_late_data(pair: Pair, rows: list[Row]) -> None:
     if after is None:
         is_kept = before.state == CLOSING  # its time was up
     else:
-        is_kept = _received(before) == _received(after)
+        is_kept = before.place == after.place
         is_kept &= not (before.state == CLOSING and after.state == OPEN)
     asked = [row for row in rows if row.event == trace.SYNC and row.detail == "asked"]
     if not is_kept or (asked and trace.SYNC_CALL not in events):
@@ -223,10 +223,6 @@ def _is_late(row: Row, entry: Entry) -> bool:
     if row.kind == "sync_ok":
         return row.conn_key <= entry.conn
     return row.conn_key < entry.conn
-
-
-def _received(entry: Entry) -> tuple[ConnKey, int, int]:
-    return entry.conn, entry.row.received, entry.row.hr
 
 
 @of_pairs("S8", "messages that are given up are reported")

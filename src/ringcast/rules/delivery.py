@@ -37,7 +37,7 @@ def integrity(run: Run, found: Findings) -> None:
             if mark < 0 and pair[2:4] in prefixes:
                 found.unknown.add(f"what {row.peer_member} sent: its tail is lost")
             else:
-                text = f"{_delivers(row)}; by then {row.peer} has sent up to {sent.at(mark)}"
+                text = f"{delivers(row)}; by then {row.peer} has sent up to {sent.at(mark)}"
                 found.violate(text, sent.row_at(mark), row)
             break
     blocks = run.rows(trace.BLOCK)
@@ -63,7 +63,7 @@ def at_most_once(run: Run, found: Findings) -> None:
         found.premises += 1
         earlier = delivered[row.pair, row.epoch].add(row.seqno, row.seqno2, row)
         if earlier:
-            found.violate(f"{_delivers(row)}, some of it again", *earlier, row)
+            found.violate(f"{delivers(row)}, some of it again", *earlier, row)
 
 
 @rule("G3", "nothing comes from a member after its crash", Need.DEATHS)
@@ -93,7 +93,7 @@ def in_order(run: Run, found: Findings) -> None:
     for row in run.rows(trace.DELIVER):
         found.premises += 1
         if row.seqno2 < row.seqno:
-            found.violate(f"{_delivers(row)}, which is backwards", row)
+            found.violate(f"{delivers(row)}, which is backwards", row)
         else:
             delivered[row.pair].append(row)
     for pair, rows in delivered.items():
@@ -103,9 +103,9 @@ def in_order(run: Run, found: Findings) -> None:
             while opened and opened[0].idx < row.idx and opened[0].view <= row.view:
                 low = due = _open(opened.popleft(), due, found)
             if row.seqno > due:
-                found.violate(f"{_delivers(row)}, due was {due}", row)
+                found.violate(f"{delivers(row)}, due was {due}", row)
             elif row.seqno < low:
-                found.violate(f"{_delivers(row)}, its window begins at {low}", row)
+                found.violate(f"{delivers(row)}, its window begins at {low}", row)
             low = min(low, row.seqno)
             due = max(due, row.seqno2 + 1)
         for opening in opened:
@@ -166,7 +166,7 @@ def _judge_delivery(row: Row, shown: Row | None, found: Findings) -> None:
         return
     is_other = row.detail != trace.ASIDE and row.view_key != shown.view_key
     if row.view < shown.view or is_other:
-        text = f"{_delivers(row)} of view {row.view} after it was told of view {shown.view}"
+        text = f"{delivers(row)} of view {row.view} after it was told of view {shown.view}"
         found.violate(text, shown, row)
 
 
@@ -208,5 +208,5 @@ def prefix_of_the_dead(run: Run, found: Findings) -> None:
             found.violate(text, known.row, crash, row)
 
 
-def _delivers(row: Row) -> str:
+def delivers(row: Row) -> str:
     return f"{row.member} delivers {row.peer}:{row.run}"

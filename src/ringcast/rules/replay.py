@@ -111,6 +111,12 @@ class Entry(NamedTuple):
     def conn(self) -> ConnKey:
         return self.row.conn_key
 
+    @property
+    def place(self) -> tuple[ConnKey, int, int]:
+        """What only the frames of its own direction may change."""
+        row = self.row
+        return (self.conn, row.low, 0) if row.kind == "S" else (self.conn, row.received, row.hr)
+
 
 class Entries:
     """A member's connections with a peer, followed by its `conn` and `unicast_win` rows: "S" is
@@ -174,6 +180,11 @@ def delivered_stream(row: Row) -> Stream:
 def side_stream(row: Row) -> Stream:
     """The stream of a row about one side's entry."""
     return sent_stream(row) if row.kind == "S" else delivered_stream(row)
+
+
+def acked_and_sent(row: Row) -> tuple[int, int, int]:
+    """How far a sender's stream has come."""
+    return row.epoch, row.low, row.hr
 
 
 def is_gone(row: Row) -> bool:

@@ -27,7 +27,7 @@ from ringcast.trace import rows as trace
 if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
-    from ringcast.rules.replay import ConnKey, Pair, Stream
+    from ringcast.rules.replay import Pair, Stream
     from ringcast.trace.rows import Row
 
 NO_RUN_ORDER = "whether it was so at each moment: no run order"
@@ -166,15 +166,10 @@ def _judge_other(pair: Pair, kind: str, causes: list[Row]) -> None:
     if not causes or before is None or after is None:
         return
     pair.found.premises += 1
-    if _place(kind, before.row) != _place(kind, after.row):
+    if before.place != after.place:
         changed = f"what it has {'of' if kind == 'R' else 'for'} {after.row.peer}"
         text = f"{after.row.member} changes {changed} by a {causes[0].kind} of the other direction"
         pair.found.violate(text, before.row, *causes, after.row)
-
-
-def _place(kind: str, row: Row) -> tuple[ConnKey, int, int]:
-    """What only the frames of this direction may change."""
-    return (row.conn_key, row.low, 0) if kind == "S" else (row.conn_key, row.received, row.hr)
 
 
 # How soon, and at what cost. What began before the end of healing counts from there.

@@ -16,6 +16,7 @@ from ringcast.rules.findings import Need, rule
 from ringcast.rules.replay import (
     ROUNDING_NS,
     Entries,
+    acked_and_sent,
     arrived,
     delivered_stream,
     is_gone,
@@ -134,14 +135,15 @@ def highest_again(pair: Pair) -> None:
 
 
 def _judge_tick(pair: Pair, earlier: Row | None, tick: Row, again: list[Row]) -> None:
-    is_same = earlier is not None and _pair(earlier) == _pair(tick)
+    is_same = earlier is not None and acked_and_sent(earlier) == acked_and_sent(tick)
     due = int(is_same and tick.low < tick.hr)
+    is_there = any(row.seqno == row.seqno2 == tick.hr for row in again)
     pair.found.premises += due
     if tick.again != due:
         text = f"{tick.member} sends {tick.again} messages again to {tick.peer}, due was {due}"
         where = f"acknowledged {tick.low}, sent {tick.hr}"
         pair.found.violate(f"{text}: {where}", earlier, tick)
-    elif due and pair.is_prompt(tick) and all(_differs(row, tick.hr) for row in again):
+    elif due and not is_there and pair.is_prompt(tick):
         text = f"{tick.member} does not send {tick.hr} again to {tick.peer}, but something else"
         pair.found.violate(text, tick, *again)
 
@@ -154,14 +156,14 @@ def _judge_tail(
     elif tail.again != len(seqnos) and tail.epoch not in now_heard:
         text = f"{tail.member} resends {tail.again} messages to {tail.peer}, due were {seqnos}"
         pair.found.violate(text, tail)
-    elif pair.is_prompt(tail) and all(_lacks(row, tail.hr) for row in sent):
+    elif pair.is_prompt(tail) and not any(row.seqno <= tail.hr <= row.seqno2 for row in sent):
         text = f"{tail.member} does not resend {tail.hr} to {tail.peer}, but something else"
         pair.found.violate(text, tail, *sent)
 
 
 def _judge_pause(pair: Pair, tail: Row, earlier: list[Row]) -> list[Row]:
     """Return the tails that the next pause is judged by."""
-    if not earlier or _pair(earlier[-1]) != _pair(tail):
+    if not earlier or acked_and_sent(earlier[-1]) != acked_and_sent(tail):
         return [tail]
     first, last = earlier[0], earlier[-1]
     pause_ns, tau_ns = tail.mono_ns - last.mono_ns, pair.facts.tau_ns
@@ -171,18 +173,6 @@ def _judge_pause(pair: Pair, tail: Row, earlier: list[Row]) -> list[Row]:
         text = f"{tail.member} resends {tail.hr} to {tail.peer} after {pause_ns} ns"
         pair.found.violate(f"{text}, due was {min(due_ns, tau_ns)}", *earlier, tail)
     return [last, tail]
-
-
-def _differs(row: Row, seqno: int) -> bool:
-    return not row.seqno == row.seqno2 == seqno
-
-
-def _lacks(row: Row, seqno: int) -> bool:
-    return not row.seqno <= seqno <= row.seqno2
-
-
-def _pair(tick: Row) -> tuple[int, int, int]:
-    return tick.epoch, tick.low, tick.hr
 
 
 @of_pairs("S4", "only what is missing is asked for and retransmitted")

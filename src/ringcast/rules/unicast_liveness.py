@@ -16,6 +16,7 @@ from ringcast.rules.liveness import NO_COMMON_CLOCK, late, quiet_since
 from ringcast.rules.replay import (
     ROUNDING_NS,
     Entries,
+    acked_and_sent,
     arrived,
     delivered_stream,
     is_gone,
@@ -291,7 +292,7 @@ def highest_soon_again(pair: Pair) -> None:
         if row.event in Entries.EVENTS and row.kind == "S":
             entry = pair.entries.now("S")
             pair.entries.update(row)
-            has_stood = entry is not None and _acked_and_sent(entry.row) == _acked_and_sent(row)
+            has_stood = entry is not None and acked_and_sent(entry.row) == acked_and_sent(row)
             if not has_stood or is_gone(row):
                 if since is not None:
                     _judge_repeat(pair, since, None, row.mono_ns)
@@ -310,10 +311,6 @@ def _judge_repeat(pair: Pair, since: Row, end: Row | None, now_ns: int | None = 
     """Something has ended the wait: the repeat, progress, or the end of the run."""
     text = f"{since.member} does not send {since.hr} to {since.peer} again for {{}} ns"
     pair.lasted(since, end, 2 * pair.facts.tau_ns, text, ROUNDING_NS, now_ns)
-
-
-def _acked_and_sent(row: Row) -> tuple[int, int, int]:
-    return row.epoch, row.low, row.hr
 
 
 QUIET_KINDS = frozenset({"udata", "unack", "sync", "sync_ok"})

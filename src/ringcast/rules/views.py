@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
+from ringcast.rules.delivery import delivers
 from ringcast.rules.evidence import NOWHERE, Progress, by
 from ringcast.rules.findings import Need, rule
 from ringcast.trace.rows import DELIVER, FREEZE, OPEN, SEND, STOP, TX, VIEW, WIN, split_key
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
     from ringcast.rules.history import History, Life, Stay, Step
-    from ringcast.trace.rows import OriginKey, PairKey, Row, ViewKey
+    from ringcast.trace.rows import OriginKey, PairKey, Row
 
 NO_RUN_ORDER = "who received what when a commit left: no run order"
 
@@ -66,7 +67,7 @@ def sent_in_its_view(run: Run, found: Findings) -> None:
     for life in run.history.lives.values():
         for row in life.unplaced:
             found.premises += 1
-            found.violate(f"{_delivers(row)} in view {row.view}, where it never was", row)
+            found.violate(f"{delivers(row)} in view {row.view}, where it never was", row)
     for stay, origin, span in run.history.delivered():
         found.premises += 1
         sender, sent = run.history.sent(stay, origin)
@@ -77,7 +78,7 @@ def sent_in_its_view(run: Run, found: Findings) -> None:
             found.unknown.add(f"what {origin[0]}#{origin[1]} sent: its tail is lost")
             continue
         was = "nothing" if sent is None else f"{sent.first}..{sent.last}"
-        text = f"{_delivers(span.row)} in view {stay.view.view}; sent in it was {was}"
+        text = f"{delivers(span.row)} in view {stay.view.view}; sent in it was {was}"
         found.violate(text, stay.view, None if sent is None else sent.row, span.row)
 
 
@@ -100,7 +101,7 @@ def prefix_of_the_view(run: Run, found: Findings) -> None:
     for stay, origin, span in run.history.delivered():
         found.premises += 1
         if span.torn is not None:
-            found.violate(f"{_delivers(span.torn)}, out of order", stay.view, span.torn)
+            found.violate(f"{delivers(span.torn)}, out of order", stay.view, span.torn)
         _, sent = run.history.sent(stay, origin)
         if sent is not None and sent.first < span.first:
             does = f"{span.row.member} delivers {span.row.peer} in view {stay.view.view}"
@@ -198,7 +199,8 @@ def no_needless_loss(run: Run, found: Findings) -> None:
         for stay, missed, after in _missed(life, history):
             found.premises += 1
             pair = {stay.view.member, missed.view.member}
-            if _are_parted(pair, stay.key, after.key, proposals):
+            since = (each for each in proposals if stay.key[0] <= each[0] <= after.key[0])
+            if any(len(pair & proposals[id]) == 1 for id in since if id != stay.key):
                 continue
             if not is_known:
                 found.unknown.add("who was proposed a view: the tails of some are lost")
@@ -218,17 +220,6 @@ def _missed(life: Life, history: History) -> Iterator[tuple[Stay, Stay, Stay]]:
                 pair = {stay.view.member, missed.view.member}
                 if is_between and missed.key not in life.stays and pair <= set(missed.view.members):
                     yield stay, missed, after
-
-
-def _are_parted(
-    pair: set[str], since: ViewKey, until: ViewKey, proposals: dict[ViewKey, frozenset[str]]
-) -> bool:
-    """Whether a proposal between these views had one of the two and not the other."""
-    return any(
-        len(pair & members) == 1
-        for id, members in proposals.items()
-        if since[0] <= id[0] <= until[0] and id != since
-    )
 
 
 @rule("VS9", "a frozen member gives no number, and a send belongs to the view where it gets one")
@@ -304,10 +295,6 @@ def _judge_commit(
             text = f"{does} {origin[0]}:{through} in view {view.view}"
             holds = f"{member[0]} holds {received.at(row.run_idx)}"
             found.violate(f"{text}, {holds}", view, received.row_at(row.run_idx), row)
-
-
-def _delivers(row: Row) -> str:
-    return f"{row.member} delivers {row.peer}:{row.run}"
 
 
 def _goes(step: Step) -> str:

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from ringcast.core.shared import Timers
     from ringcast.core.view_change import Part
     from ringcast.model import Member, ViewId
-    from ringcast.protocols.multicast_sender import MulticastSender
-
-    HalfOf = Callable[[Origin], MulticastSender | MulticastReceiver | None]
+    from ringcast.protocols.views.reading import Half
 
 DIRECT_TRIES = 2
 """How often its holder is asked before the proposer is."""
@@ -48,7 +46,9 @@ class Timer(Named):
 class Fetch:
     """One proposal after the other."""
 
-    def __init__(self, me: Member, half_of: HalfOf, timers: Timers[Timer]) -> None:
+    def __init__(
+        self, me: Member, half_of: Callable[[Origin], Half | None], timers: Timers[Timer]
+    ) -> None:
         """`half_of`: one's own stream, or what there is of another member's."""
         self.me = me
         self.proposal: ViewId | None = None
