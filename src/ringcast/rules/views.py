@@ -132,8 +132,7 @@ def all_of_who_goes_along(run: Run, found: Findings) -> None:
 def same_together(run: Run, found: Findings) -> None:
     """Two who go from one view to the next together have delivered the same in it: of everybody on
     uniform streams and where messages are retained, else of those who come along."""
-    going = by(run.history.steps(), lambda step: (step.stay.key, step.next.key))
-    for steps in going.values():
+    for steps in by(run.history.steps(), lambda step: (step.stay.key, step.next.key)).values():
         for origin in {origin: None for step in steps for origin in step.stay.delivered}:
             is_kept = run.facts.is_retained or origin[2] == Stream.UNIFORM
             if not is_kept and f"{origin[0]}#{origin[1]}" not in steps[0].together:
@@ -158,8 +157,7 @@ def uniform_in_all(run: Run, found: Findings) -> None:
     leaving = by(run.history.steps(), lambda step: step.stay.key)
     for stay, origin, span in run.history.delivered():
         if origin[2] == Stream.UNIFORM and span.by_commit is not None:
-            others = leaving.get(stay.key, [])
-            _judge_uniform(origin, span.by_commit, others, "by commit", found)
+            _judge_uniform(origin, span.by_commit, leaving.get(stay.key, []), "by commit", found)
     for step in run.history.steps():
         together = [
             other for other in leaving[step.stay.key] if other.stay.view.member in step.together

@@ -129,8 +129,7 @@ class Fetch:
         half, cut = self._half_of(origin), self._part.cuts.get(origin, OWN)
         if isinstance(half, MulticastReceiver) and data.first <= cut:
             payloads = data.payloads[: cut - data.first + 1]
-            data = Data(data.stream, data.first, payloads, more=data.more)
-            half.stream.accept(data, now, None)
+            half.stream.accept(Data(data.stream, data.first, payloads, more=data.more), now, None)
 
     def on_want(self, source: Member, want: Want, out: Effects) -> bool:
         """Of mine, or of somebody's that I hold; or pass it on to who does. Whether it counts."""
