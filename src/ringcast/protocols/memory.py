@@ -69,8 +69,7 @@ class Memory:
 
     def least(self, members: int) -> int:
         """The smallest limit that can be kept in a view of so many."""
-        windows = self._count_windows(members) * self._smallest
-        return sum(self._apart(members).values()) + windows
+        return sum(self._apart(members).values()) + self._count_windows(members) * self._smallest
 
     def divide(self, view: View, layers: Sequence[Layer]) -> None:
         """This view begins, with windows for its members."""

@@ -403,8 +403,7 @@ class ReliableMulticast(Layer):
 
     def _in_turn(self) -> list[MulticastSender | MulticastReceiver]:
         """All streams; whoever was not reached last time comes first."""
-        boxes: list[MulticastSender | MulticastReceiver] = [*self.senders.values()]
-        boxes += self.receivers.values()
+        boxes = self._boxes()
         start = self._turn = self._turn % len(boxes) if boxes else 0
         return boxes[start:] + boxes[:start]
 

@@ -175,11 +175,10 @@ class MulticastSender:
             self.stream.receipts.look(self.acks.has_delivered, out)
 
     def on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
-        most = self.window.capacity_max
-        quota = most - self._quota.get(source, 0)
+        given = self._quota.get(source, 0)
+        quota = self.window.capacity_max - given
         dest = None if self._config.repair_to_all else source
-        count = self.stream.retransmit(nack.missing, quota, dest, out)
-        self._quota[source] = most - quota + count
+        self._quota[source] = given + self.stream.retransmit(nack.missing, quota, dest, out)
 
     def on_stable(
         self, stable: Stable, mark: Mark, slowest: Member, now: int, out: Effects
@@ -401,11 +400,8 @@ class MulticastSender:
         if self.acks.update(self._me, self.window.high, self.window.delivered):
             self._commit(out)
 
-    def _received_by_all(self) -> int:
-        return self.acks.min_received
-
     def _commit(self, out: Effects) -> None:
-        before, held = self.window.gate, self._received_by_all()
+        before, held = self.window.gate, self.acks.min_received
         if self.is_gated and held > before:
             self.window.gate = held
             out.datagram(None, Commit(held))

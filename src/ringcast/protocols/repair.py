@@ -78,11 +78,6 @@ class Request:
     asked_at: int
     gaps: list[Gap]
 
-    def place_of(self, seqno: int) -> int | None:
-        """Which of the gaps this seqno is in."""
-        place = bisect_right(self.gaps, seqno, key=_FIRST) - 1
-        return place if place >= 0 and seqno <= self.gaps[place].last else None
-
 
 class Repair:
     """Which seqnos of one receive window to ask for, and when."""
@@ -341,8 +336,8 @@ class Repair:
         if self.unasked and seqno >= self.unasked[0].first:
             return None
         for number, request in enumerate(self.requests):
-            place = request.place_of(seqno)
-            if place is not None:
+            place = bisect_right(request.gaps, seqno, key=_FIRST) - 1
+            if place >= 0 and seqno <= request.gaps[place].last:
                 return number, place
         return None
 

@@ -65,12 +65,6 @@ class Tombstone:
     size: int = field(default=0, compare=False)
     """What `parts` cost in memory, about. Each counts: even an empty one takes a place."""
 
-    def lose_parts(self) -> None:
-        """There is no room for them; a message that has begun can then not be delivered."""
-        if self.parts:
-            self.parts = None
-            self.size = 0
-
 
 class UnicastReceiver(Side):
     """What comes from one peer, until the application has delivered it."""

@@ -332,13 +332,15 @@ class UnicastReceiving(Layer):
         tombs[peer] = entry.tombstone(is_final=is_final)
         while len(tombs) > TOMBSTONES_MAX:
             del tombs[next(iter(tombs))]
-        # Halves of large messages are kept, but only so many bytes of them.
+        # Halves of large messages are kept, but only so many bytes of them. Without its parts a
+        # message that has begun can not be delivered.
         size = sum(tomb.size for tomb in tombs.values())
         for tomb in tombs.values():
             if size <= self._max_message_bytes:
                 break
             size -= tomb.size
-            tomb.lose_parts()
+            if tomb.parts:
+                tomb.parts, tomb.size = None, 0
 
     # Sync requests
 

@@ -79,8 +79,7 @@ class UnicastSender(Side):
             config.capacity, max_bytes=config.in_flight_bytes, datagram_bytes=datagram_bytes
         )
         self.window = window
-        frame = partial(UnicastData, conn)
-        self.stream = SendStream(window, fragment_bytes, peer, frame)
+        self.stream = SendStream(window, fragment_bytes, peer, partial(UnicastData, conn))
         self.fragments = self.stream.fragments
         self.heard_at: int | None = None
         self.marked: tuple[int, int] | None = None
@@ -148,8 +147,7 @@ class UnicastSender(Side):
     def ask_receipt(self, number: int, *, is_flush: bool) -> int | None:
         """Confirmed follows, under the number that is returned, when the peer has delivered what
         was accepted so far, or is given up. None: it has."""
-        others = (self.peer,)
-        return self.stream.ask_receipt(number, others, self._has_delivered, is_flush=is_flush)
+        return self.stream.ask_receipt(number, (self.peer,), self._has_delivered, is_flush=is_flush)
 
     def depart(self, staying: Container[Member], reason: str, out: Effects) -> None:
         """If the peer is not `staying` nobody waits for its receipts any more."""
@@ -192,8 +190,7 @@ class UnicastSender(Side):
                 self._timers.arm_if_idle(_IDLE, now + self._linger)
 
     def on_nack(self, nack: UnicastNack, out: Effects) -> None:
-        count = self._retransmit(nack.missing, self.window.capacity - self._quota, out)
-        self._quota += count
+        self._quota += self._retransmit(nack.missing, self.window.capacity - self._quota, out)
 
     def on_sync(self, sync: Sync, now: int, out: Effects) -> None:
         """A sync request about this stream."""

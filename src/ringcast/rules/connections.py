@@ -99,8 +99,7 @@ def _judge_use(pair: Pair, row: Row, kind: str) -> None:
     if not any(entry.conn == row.conn_key for entry in entries):
         what = row.kind if row.event == trace.TX else "a delivery"
         text = f"{row.member}: {what} on connection {row.epoch}.{row.conn} with {row.peer}"
-        shown = (entry.row for entry in entries)
-        pair.found.violate(f"{text}, which is not there", *shown, row)
+        pair.found.violate(f"{text}, which is not there", *(entry.row for entry in entries), row)
 
 
 def _is_replaced(view: Row, row: Row) -> bool:
@@ -163,8 +162,7 @@ def _judge_opening(
         text = f"{what} after {newest[0]}.{newest[1]}; nothing that came allows it"
         pair.found.violate(text, *came, row)
     elif row.hd not in offsets:
-        text = f"{what} at {row.hd}, its stream stands at {offsets[0]}"
-        pair.found.violate(text, *came, row)
+        pair.found.violate(f"{what} at {row.hd}, its stream stands at {offsets[0]}", *came, row)
 
 
 @of_pairs("S7", "what comes of an earlier connection has no effect")

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
-from ringcast.rules.evidence import NOWHERE, Progress, progress
+from ringcast.rules.evidence import NOWHERE, Progress
 from ringcast.rules.findings import rule, stepwise
 from ringcast.trace import rows as trace
 
@@ -146,7 +146,6 @@ def purged_by_all(run: Run, found: Findings) -> None:
     for row in run.rows(trace.DELIVER, trace.OPEN):
         through = row.seqno2 if row.event == trace.DELIVER else row.seqno
         delivered[row.pair].rise(row.run_idx, through, row)
-    sent = progress(run.rows(trace.SEND), attrgetter("own_origin"), attrgetter("idx"))
     prefixes = run.lives.without_tail()
     for keeper, purges in run.by_member(trace.PURGE, trace.RELEASE).items():
         views = run.lives.views.get(keeper, [])
@@ -172,20 +171,14 @@ def purged_by_all(run: Run, found: Findings) -> None:
                 took = delivered.get((*member, *origin), NOWHERE)
                 through = took.at(row.run_idx)
                 if key not in views[at].part:
-                    before = _sent_before(run, sent.get(origin, NOWHERE), origin, views[at])
-                    through = max(through, before)
+                    sender = run.history.lives.get(origin[:2])
+                    before = sender and sender.last_sent(origin, views[at].view_key)
+                    through = max(through, before or 0)
                 if through < row.seqno and not (row.run_idx < 0 and member in prefixes):
                     text = f"{row.member} purges to {row.seqno} while {member[0]} has delivered"
                     found.violate(f"{text} {through}", views[at], took.row_at(row.run_idx), row)
                 elif row.run_idx < 0 and member != keeper:
                     found.unknown.add(NO_RUN_ORDER)
-
-
-def _sent_before(run: Run, sent: Progress, origin: OriginKey, view: Row) -> int:
-    """What the sender had sent when it installed this view."""
-    views = run.lives.views.get(origin[:2], [])
-    own = next((each for each in views if each.view_key == view.view_key), None)
-    return 0 if own is None else sent.at(own.idx)
 
 
 @stepwise(
@@ -213,8 +206,7 @@ def ack_honesty(facts: Facts, found: Findings) -> Steps:
 def _judge_ack(row: Row, delivered: int, before: Row | None, found: Findings) -> None:
     found.premises += 1
     if row.hd > delivered:
-        text = f"{row.member} acks {row.peer} through {row.hd}, delivered {delivered}"
-        found.violate(text, row)
+        found.violate(f"{row.member} acks {row.peer} through {row.hd}, delivered {delivered}", row)
     if row.received < row.hd:
         found.violate(f"{row.member} acks {row.hd} delivered but {row.received} received", row)
     if before is None or before.view != row.view:

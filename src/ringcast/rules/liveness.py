@@ -72,8 +72,7 @@ def quiet(run: Run, found: Findings) -> None:
     reports = [row for row in said if row.kind in kinds]
     for kept, since_ns in ((repairs, quiet_ns), (reports, reported_ns)):
         for noise in late(kept, attrgetter("key"), since_ns):
-            text = f"{noise[0].member} still sends {noise[-1].kind}"
-            found.violate(text, run.phases.end, *noise)
+            found.violate(f"{noise[0].member} still sends {noise[-1].kind}", run.phases.end, *noise)
 
 
 class Journal:

@@ -14,7 +14,7 @@ from ringcast.rules.findings import Need, rule
 from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
@@ -62,13 +62,11 @@ def _judge_component(
     settled = [view for row in living if (view := _settled(run, row.key, states))]
     last = max(settled, key=attrgetter("mono_ns"), default=heal)
     waited_ns = max(0, (facts.end_ns if late else last.mono_ns) - heal.mono_ns)
-    found.premises += 1
-    found.waited(waited_ns, bound_ns)
     if late:
-        text = f"{', '.join(sorted(everybody))} live and are not in one view after {waited_ns} ns"
-        found.violate(f"{text}, the bound is {bound_ns}", *late)
-    elif waited_ns > bound_ns:
-        found.violate(f"one view took {waited_ns} ns, the bound is {bound_ns}", heal, last)
+        text = f"{', '.join(sorted(everybody))} live and are not in one view after {{}} ns"
+        found.wait(waited_ns, bound_ns, None, text, *late)
+    else:
+        found.wait(waited_ns, bound_ns, last, "one view took {} ns", heal, last)
 
 
 def _settled(run: Run, member: MemberKey, states: dict[MemberKey, list[Row]]) -> Row | None:
@@ -93,6 +91,7 @@ def _is_for_state(view: Row, states: dict[MemberKey, list[Row]]) -> bool:
     return False
 
 
+<<<<<<< HEAD
 def _judge_waits(
     run: Run,
     begins: str,
@@ -103,27 +102,31 @@ def _judge_waits(
 ) -> None:
     """From one event of a member to the next of another kind; `since` says from when on the time
     runs, or that it is not judged."""
+=======
+def _is_same(view: Row, other: Row | None) -> bool:
+    return other is not None and view.view_key == other.view_key
+
+
+def _waits(run: Run, begins: str, ends: str) -> Iterator[tuple[Row, Row | None, str]]:
+    """From one event of a member to the next of another kind, and what to say if it takes long."""
+>>>>>>> lean
     ended_by = run.by_member(ends)
     for member, (begun, *_) in run.by_member(begins).items():
         ended = ended_by[member][0] if member in ended_by else None
-        if ended is None and not run.lives.is_live(member):
-            continue  # it crashed on the way
-        end_ns = run.until_ns(ended)
-        since_ns = since(begun, end_ns)
-        if since_ns is not None:
-            text = f"{begun.member}: {begins}, and no {ends} for {{}} ns"
-            found.wait(end_ns - since_ns, bound_ns(begun), ended, text, begun, ended)
+        if ended is not None or run.lives.is_live(member):  # else it crashed on the way
+            yield begun, ended, f"{begun.member}: {begins}, and no {ends} for {{}} ns"
 
 
 @rule("V-L2", "whoever starts is in a view, in time", Need.CALM)
 def joined_in_time(run: Run, found: Findings) -> None:
     """Whoever starts is in a view soon: in its group's, or in one of its own. What began under
     faults counts from the healing on, if it still lasts."""
-
-    def since(begun: Row, end_ns: int) -> int | None:
-        return run.phases.calm_since(begun.mono_ns, end_ns)
-
-    _judge_waits(run, trace.START, trace.VIEW, since, lambda _: bounds.join_ns(run.facts), found)
+    for begun, ended, text in _waits(run, trace.START, trace.VIEW):
+        end_ns = run.until_ns(ended)
+        since_ns = run.phases.calm_since(begun.mono_ns, end_ns)
+        if since_ns is not None:
+            bound_ns = bounds.join_ns(run.facts)
+            found.wait(end_ns - since_ns, bound_ns, ended, text, begun, ended)
 
 
 @rule("V-L3", "whoever leaves is out, in time", Need.CALM)
@@ -131,17 +134,15 @@ def left_in_time(run: Run, found: Findings) -> None:
     """Whoever is asked to leave is out soon, also if nobody answers; on a network that works as
     soon as what it has sent has its seqnos, and with a change that asks it for what it has."""
     facts = run.facts
-
-    def since(begun: Row, end_ns: int) -> int | None:
-        if begun.member not in facts.late_members:
-            return begun.mono_ns  # its own timer counts, whatever befell the network
-        return run.phases.calm_since(begun.mono_ns, end_ns)
-
-    def bound_ns(begun: Row) -> int:
+    for begun, ended, text in _waits(run, LEAVE, trace.STOP):
+        end_ns = run.until_ns(ended)
+        since_ns: int | None = begun.mono_ns  # its own timer counts, whatever befell the network
+        if begun.member in facts.late_members:
+            since_ns = run.phases.calm_since(begun.mono_ns, end_ns)
         is_calm = facts.gst_ns is not None and begun.mono_ns >= facts.gst_ns
-        return bounds.leave_soon_ns(facts) if is_calm else bounds.leave_ns(facts)
-
-    _judge_waits(run, LEAVE, trace.STOP, since, bound_ns, found)
+        bound_ns = bounds.leave_soon_ns(facts) if is_calm else bounds.leave_ns(facts)
+        if since_ns is not None:
+            found.wait(end_ns - since_ns, bound_ns, ended, text, begun, ended)
     _judge_goodbyes(run, found)
 
 

@@ -247,8 +247,7 @@ def sync_is_cheap(pair: Pair) -> None:
 def _judge_repeat(pair: Pair, row: Row, same: list[Row], asked: Row | None, times: int) -> None:
     asks = f"{row.member} asks {row.peer}"
     if asked is None or asked.seqno != row.seqno:
-        text = f"{asks} with nonce {row.seqno}, which is not open"
-        pair.found.violate(text, asked, row)
+        pair.found.violate(f"{asks} with nonce {row.seqno}, which is not open", asked, row)
     if times > SYNC_TICKS_MAX or (len(same) > 1 and row is same[-1]):
         text = f"{asks} {times} times with nonce {row.seqno}, {len(same)} times at once"
         pair.found.violate(text, asked, row)

@@ -89,11 +89,8 @@ class Journal:
             if is_stopped or not lives.is_live(sender) or not lives.is_live(receiver):
                 continue
             if receiver in lives.views:
-                yield stream, [row for row in sends if not self._is_given_up(stream, row.seqno2)]
-
-    def joined_ns(self, stream: Stream) -> int:
-        """When the receiver could first deliver: with its first view."""
-        return self.run.lives.views[stream[2:4]][0].mono_ns
+                lost = self.lost.get(stream)
+                yield stream, [row for row in sends if not lost or row.seqno2 < lost[0].seqno]
 
     def sync_requests(self, stream: Stream) -> list[tuple[Row, Row | None]]:
         """From the receiver's side: asked, and how it ended."""
@@ -108,9 +105,6 @@ class Journal:
             for asked, done in self.sync_requests(stream)
         )
 
-    def _is_given_up(self, stream: Stream, seqno: int) -> bool:
-        return stream in self.lost and seqno >= self.lost[stream][0].seqno
-
 
 @rule("S-L1", "a message to a live member is delivered and acknowledged in time", Need.PAIRS)
 def delivered_to_one(run: Run, found: Findings) -> None:
@@ -124,7 +118,8 @@ def delivered_to_one(run: Run, found: Findings) -> None:
 
     def is_late(stream: Stream, row: Row, reached: Progress, more_ns: int, what: str) -> bool:
         """Judge one send; whether it came too late, or not at all."""
-        since_ns = max(facts.gst_ns or 0, row.mono_ns, journal.joined_ns(stream))
+        joined = run.lives.views[stream[2:4]][0]
+        since_ns = max(facts.gst_ns or 0, row.mono_ns, joined.mono_ns)
         arrival = reached.reached(row.seqno2)
         with_sync = journal.has_sync(stream, since_ns, arrival)
         missing = max(0, row.seqno2 - journal.delivered.get(stream, NOWHERE).at(since_ns))
@@ -144,8 +139,7 @@ def delivered_to_one(run: Run, found: Findings) -> None:
             continue
         if owed and stream[:2] != stream[2:4]:
             more_ns = facts.ack_interval_ns + 2 * facts.tau_ns
-            acked = journal.acked.get(stream, NOWHERE)
-            is_late(stream, owed[-1], acked, more_ns, "acknowledged")
+            is_late(stream, owed[-1], journal.acked.get(stream, NOWHERE), more_ns, "acknowledged")
 
 
 @rule("S-L2", "lost acknowledgements are made good in time", Need.PAIRS)

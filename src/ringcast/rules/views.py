@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
     from ringcast.rules.history import History, Life, Stay, Step
-    from ringcast.trace.rows import OriginKey, PairKey, Row, ViewKey
+    from ringcast.trace.rows import OriginKey, PairKey, Row
 
 NO_RUN_ORDER = "who received what when a commit left: no run order"
 
@@ -164,8 +164,7 @@ def uniform_in_all(run: Run, found: Findings) -> None:
     leaving = by(run.history.steps(), lambda step: step.stay.key)
     for stay, origin, span in run.history.delivered():
         if origin[2] == Stream.UNIFORM and span.by_commit is not None:
-            others = leaving.get(stay.key, [])
-            _judge_uniform(origin, span.by_commit, others, "by commit", found)
+            _judge_uniform(origin, span.by_commit, leaving.get(stay.key, []), "by commit", found)
     for step in run.history.steps():
         together = [
             other for other in leaving[step.stay.key] if other.stay.view.member in step.together
@@ -205,7 +204,8 @@ def no_needless_loss(run: Run, found: Findings) -> None:
         for stay, missed, after in _missed(life, history):
             found.premises += 1
             pair = {stay.view.member, missed.view.member}
-            if _are_parted(pair, stay.key, after.key, proposals):
+            since = (each for each in proposals if stay.key[0] <= each[0] <= after.key[0])
+            if any(len(pair & proposals[id]) == 1 for id in since if id != stay.key):
                 continue
             if not is_known:
                 found.unknown.add("who was proposed a view: the tails of some are lost")
@@ -225,17 +225,6 @@ def _missed(life: Life, history: History) -> Iterator[tuple[Stay, Stay, Stay]]:
                 pair = {stay.view.member, missed.view.member}
                 if is_between and missed.key not in life.stays and pair <= set(missed.view.members):
                     yield stay, missed, after
-
-
-def _are_parted(
-    pair: set[str], since: ViewKey, until: ViewKey, proposals: dict[ViewKey, frozenset[str]]
-) -> bool:
-    """Whether a proposal between these views had one of the two and not the other."""
-    return any(
-        len(pair & members) == 1
-        for id, members in proposals.items()
-        if since[0] <= id[0] <= until[0] and id != since
-    )
 
 
 @rule("VS9", "a frozen member gives no number, and a send belongs to the view where it gets one")

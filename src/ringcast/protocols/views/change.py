@@ -123,8 +123,7 @@ class ViewChange:
             names = ", ".join(sorted(map(str, self.proposer.awaited)))
             reasons.append(f"view {proposal.id} ({self.proposer.step.value}) waits for {names}")
         elif self.is_frozen:
-            so_far = seconds(now - self.frozen_since)
-            promise = f"view {promised} was promised {so_far} ago"
+            promise = f"view {promised} was promised {seconds(now - self.frozen_since)} ago"
             reasons.append(f"{promise}; {promised.creator} makes it")
         return reasons
 

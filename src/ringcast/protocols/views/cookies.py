@@ -41,22 +41,17 @@ class Cookies:
 
     def make(self, address: Address, now: int) -> int:
         """For who is at that address."""
-        return self._make(address, now // MINUTE_NS)
+        place = encode_text(address.host), b"%d %d" % (address.port, now // MINUTE_NS)
+        return _mac(self._secret, b"cookie", *place)
 
     def is_mine(self, cookie: int, address: Address, now: int) -> bool:
         """Whether who is at that address was given it, lately."""
-        minute = now // MINUTE_NS
-        return cookie != 0 and any(
-            cookie == self._make(address, each) for each in (minute, minute - 1)
-        )
+        made = (self.make(address, then) for then in (now, now - MINUTE_NS))
+        return cookie != 0 and cookie in made
 
     def secret_of(self, view_id: ViewId) -> int:
         """Of a view that this member makes."""
         return _mac(self._secret, b"view", encode_view_id(view_id))
-
-    def _make(self, address: Address, minute: int) -> int:
-        place = encode_text(address.host), b"%d %d" % (address.port, minute)
-        return _mac(self._secret, b"cookie", *place)
 
 
 def permit(secret: int, member: Member) -> int:

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from ringcast.core.shared import Timers
     from ringcast.core.view_change import Part
     from ringcast.model import Member, ViewId
-    from ringcast.protocols.multicast_sender import MulticastSender
-
-    HalfOf = Callable[[Origin], MulticastSender | MulticastReceiver | None]
+    from ringcast.protocols.views.reading import Half
 
 DIRECT_TRIES = 2
 """How often its holder is asked before the proposer is."""
@@ -48,7 +46,9 @@ class Timer(Named):
 class Fetch:
     """One proposal after the other."""
 
-    def __init__(self, me: Member, half_of: HalfOf, timers: Timers[Timer]) -> None:
+    def __init__(
+        self, me: Member, half_of: Callable[[Origin], Half | None], timers: Timers[Timer]
+    ) -> None:
         """`half_of`: one's own stream, or what there is of another member's."""
         self.me = me
         self.proposal: ViewId | None = None
@@ -129,8 +129,7 @@ class Fetch:
         half, cut = self._half_of(origin), self._part.cuts.get(origin, OWN)
         if isinstance(half, MulticastReceiver) and data.first <= cut:
             payloads = data.payloads[: cut - data.first + 1]
-            data = Data(data.stream, data.first, payloads, more=data.more)
-            half.stream.accept(data, now, None)
+            half.stream.accept(Data(data.stream, data.first, payloads, more=data.more), now, None)
 
     def on_want(self, source: Member, want: Want, out: Effects) -> bool:
         """Of mine, or of somebody's that I hold; or pass it on to who does. Whether it counts."""

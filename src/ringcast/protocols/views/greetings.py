@@ -20,6 +20,7 @@ answer counts at once, and a question after one round trip more.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import VerifyWanted
@@ -67,19 +68,11 @@ class Greetings:
             owner.cookies.make(to, now),
         )
 
-    def answer(
-        self,
-        source: Member,
-        cookie: int,
-        now: int,
-        *,
-        is_asking: bool = False,
-        with_members: bool = False,
-    ) -> Hello:
-        """To who has given this cookie. Whoever is told who is in my view may propose to it."""
-        hello = self.hello(source.address, now, is_asking=is_asking, with_members=with_members)
+    def answer(self, source: Member, cookie: int, now: int, out: Effects, **says: bool) -> None:
+        """Who has given this cookie. Whoever is told who is in my view may propose to it."""
+        hello = self.hello(source.address, now, **says)
         permit = self._owner.change.permit(source) if hello.members else 0
-        return replace(hello, echo=cookie, permit=permit)
+        out.datagram(source, replace(hello, echo=cookie, permit=permit))
 
     def say_hello(self, now: int, out: Effects) -> None:
         """To all who may be there and are not in my view."""
@@ -104,7 +97,7 @@ class Greetings:
             return
         self._owner.meeting.answered_at = now
         if self._is_due("cookie", source.address, now):
-            out.datagram(source, self.answer(source, frame.cookie, now, is_asking=True))
+            self.answer(source, frame.cookie, now, out, is_asking=True)
 
     def _is_due(self, why: str, to: Address, now: int) -> bool:
         """Whether that one is to be asked now, for this reason. Copies of what somebody says must
@@ -137,14 +130,7 @@ class Greetings:
             owner.follow(now, out)
             if order(hello.view_id) > order(change.view.id):
                 self._note_ahead(source, hello, now, out)
-        view = change.view
-
-        def answer(*, is_asking: bool = False, with_members: bool = False) -> None:
-            told = self.answer(
-                source, hello.cookie, now, is_asking=is_asking, with_members=with_members
-            )
-            out.datagram(source, told)
-
+        view, answer = change.view, partial(self.answer, source, hello.cookie, now, out)
         if source in view:
             if hello.is_asking:
                 answer()
@@ -160,7 +146,7 @@ class Greetings:
             change.reach(hello.highest, now)
             if hello.coordinator is not None:
                 owner.meeting.group_at = now
-            self._meet(source, hello, answer, now, out, is_better=is_better)
+            self._meet(source, hello, answer, now, out)
             return
         if hello.is_asking:
             answer()
@@ -181,17 +167,11 @@ class Greetings:
                 out.datagram(member, self.hello(member.address, now, is_asking=True))
 
     def _meet(
-        self,
-        source: Member,
-        hello: Hello,
-        answer: Callable[..., None],
-        now: int,
-        out: Effects,
-        *,
-        is_better: bool,
+        self, source: Member, hello: Hello, answer: Callable[..., None], now: int, out: Effects
     ) -> None:
         """Somebody who could be in one view with us."""
         owner, me = self._owner, self._owner.me
+        is_better = rank_of(hello, source) < owner.change.rank
         if owner.coordinator != me or owner.phase is Phase.LEAVING:
             if hello.is_asking:
                 answer()
@@ -200,8 +180,7 @@ class Greetings:
                 answer()
             first = hello.coordinator.address
             if first != me.address and self._is_due("coordinator", first, now):
-                told = self.hello(first, now, is_asking=True)
-                out.datagram(hello.coordinator, told)
+                out.datagram(hello.coordinator, self.hello(first, now, is_asking=True))
                 if is_better:
                     owner.meeting.give_way(now)
                 self._ask_others(now, out)

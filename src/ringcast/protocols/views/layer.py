@@ -285,8 +285,7 @@ class GroupViews(Layer):
                 f"looking for the group for {so_far}: {count} addresses asked; decided in {left}"
             )
         elif self.phase is Phase.LEAVING:
-            left = seconds(max(0, self._gone_by - now))
-            reasons.append(f"leaving for {so_far}: gone in {left}")
+            reasons.append(f"leaving for {so_far}: gone in {seconds(max(0, self._gone_by - now))}")
         reasons += self.agreement.explain(now) + self.meeting.explain(now)
         return reasons + self.change.explain(self.requests.pairs.unheard, now)
 

@@ -28,8 +28,8 @@ from ringcast.protocols.views.timing import (
     JITTER_NS,
     PATIENCE_NS,
     REFUSAL_PATIENCE_NS,
+    REPEAT_MAX_NS,
     REPEAT_START_NS,
-    Repeating,
     Timer,
 )
 from ringcast.wire import changes as wire
@@ -64,14 +64,23 @@ class Proposals:
         self._agreement = agreement
         self._refusing: set[Member] = set()  # they take another to live
         self._has_waited = False  # for who refuses
-        self._repeating = Repeating()
+        self._interval = REPEAT_START_NS  # until all are asked again
+        self._step: tuple[ViewId, Step] | None = None  # as timers have it
 
     def attach(self, timers: Timers[Timer]) -> None:
         self._timers = timers
 
     def follow(self, now: int) -> None:
-        """Timers follow the step."""
-        self._repeating.follow(self._proposer, self._timers, now)
+        """Timers follow the step that the proposer has come to."""
+        proposal, before = self._proposer.proposal, self._step
+        self._step = None if proposal is None else (proposal.id, self._proposer.step)
+        if self._step is None:
+            self._timers.disarm(Timer.REPEAT)
+            self._timers.disarm(Timer.SILENT)
+        elif self._step != before:
+            self._interval = REPEAT_START_NS
+            self._timers.arm(Timer.REPEAT, now + self._interval)
+            self._timers.arm(Timer.SILENT, now + PATIENCE_NS)
 
     def on_state(self, source: Member, frame: wire.State, wishes: machine.Wishes) -> None:
         """From who was asked, and tells of a view that it is in and of the streams that I have."""
@@ -108,13 +117,14 @@ class Proposals:
     def ask_again(self, source: Member, now: int, out: Effects) -> None:
         """It misses somebody. If it has refused to go without that one: at once."""
         if source in self._refusing:
-            self._repeating.interval = REPEAT_START_NS
+            self._interval = REPEAT_START_NS
             self.repeat(now, out)
 
     def repeat(self, now: int, out: Effects) -> None:
         wishes = machine.Wishes()
         self._proposer.repeat(wishes)
-        self._repeating.slow_down(self._timers, now)
+        self._interval = min(2 * self._interval, REPEAT_MAX_NS)
+        self._timers.arm(Timer.REPEAT, now + self._interval)
         self._owner.do(wishes, now, out)
 
     def lose_patience(self, now: int, out: Effects) -> None:

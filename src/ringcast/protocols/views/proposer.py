@@ -116,8 +116,7 @@ class Proposer:
                 Step.FINISH, {m: Finish(self.proposal.id, view) for m, view in behind.items()}, out
             )
         else:
-            cut = self._make_cut()
-            self._ask(Step.CUT, dict.fromkeys(self.proposal.members, cut), out)
+            self._ask(Step.CUT, dict.fromkeys(self.proposal.members, self._make_cut()), out)
 
     def _behind(self) -> dict[Member, ViewId]:
         return to_finish(self._states)

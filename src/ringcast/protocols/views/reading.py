@@ -114,18 +114,14 @@ def installed(
     """What the application is told of this view. `together` come from this member's last view;
     nobody: it is its first."""
     view = begin.view
-    parts = parts_of(view, begin) if together else ()
-    return ViewInstalled(view, parts, tuple(who for who in view if who in together), unconfirmed)
-
-
-def parts_of(view: View, begin: Begin) -> tuple[View, ...]:
-    """The views that groups come together from, as far as their members are in this one."""
-    parts = [
+    # The views that groups come together from, as far as their members are in this one.
+    parts = tuple(
         View(part.view, members)
         for part in begin.cut.parts
-        if (members := tuple(who for who in part.members if who in view))
-    ]
-    return tuple(parts) if len(parts) > 1 else ()
+        if (members := tuple(who for who in part.members if who in view)) and together
+    )
+    along = tuple(who for who in view if who in together)
+    return ViewInstalled(view, parts if len(parts) > 1 else (), along, unconfirmed)
 
 
 PARTED_MAX = 1024

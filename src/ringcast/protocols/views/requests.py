@@ -304,8 +304,7 @@ class Pairs:
         if not lasting:
             return None
         involved = [who for pair in fresh for who in pair]
-        place = view.members.index
-        return max(lasting[0], key=lambda who: (involved.count(who), place(who)))
+        return max(lasting[0], key=lambda who: (involved.count(who), view.members.index(who)))
 
     def is_barred(self, members: Iterable[Member], view: View, now: int) -> bool:
         """Whether somebody of this view does not hear one of these, though others do."""

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ringcast.core.view_change import Part
     from ringcast.events import Event
     from ringcast.model import Member, View, ViewId
-    from ringcast.protocols.multicast_sender import MulticastSender
+    from ringcast.protocols.views.reading import Half
     from ringcast.wire.frames import Frame
 
 EARLY_MAX = 50
@@ -289,9 +289,7 @@ class ViewStreams(ReliableMulticast):
             self.configure(begin.settings)
         view, part = begin.view, begin.cut.part_of(self.me)
         is_first, together = not self.senders, frozenset(part.members)
-        cuts: dict[MulticastSender | MulticastReceiver, int] = {}
-        for sending in self.senders.values():
-            cuts[sending] = sending.window.high
+        cuts: dict[Half, int] = {each: each.window.high for each in self.senders.values()}
         for origin, receiver in list(self.receivers.items()):
             cut = part.cuts.get(origin, OWN)
             cuts[receiver] = receiver.window.received if cut == OWN else cut
@@ -372,14 +370,7 @@ class ViewStreams(ReliableMulticast):
         self.is_paused = unread.pauses
         return unread.events
 
-    def _take_from(
-        self,
-        box: MulticastSender | MulticastReceiver,
-        limit: int,
-        now: int,
-        events: list[Event],
-        out: Effects,
-    ) -> int:
+    def _take_from(self, box: Half, limit: int, now: int, events: list[Event], out: Effects) -> int:
         first = box.window.delivered + 1
         if isinstance(box, MulticastReceiver):
             payloads = box.take_ready(limit, now, self._allowance(now), out)
@@ -398,7 +389,7 @@ class ViewStreams(ReliableMulticast):
                 self.rounds.delivered(box.origin.sender, last, size, self.receive_buffer, now)
         return len(payloads)
 
-    def _half_of(self, origin: Origin) -> MulticastSender | MulticastReceiver | None:
+    def _half_of(self, origin: Origin) -> Half | None:
         if origin.sender == self.me:
             return self.senders.get(origin.stream)
         return self.receivers.get(origin)

@@ -1,7 +1,5 @@
 """How long members wait for each other in a view change, and between changes.
 
-Repeating: whoever asks for a step of a change asks again after 40 ms, then every 80 ms.
-
 Waiting, of a member that has promised a proposal:
     what comes                                   then
     nothing for PATIENCE                         verify the proposer, and who stands before me; who
@@ -24,9 +22,7 @@ from ringcast.protocols.views.election import coordinator
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from ringcast.core.shared import Timers
-    from ringcast.model import Member, View, ViewId
-    from ringcast.protocols.views.proposer import Proposer, Step
+    from ringcast.model import Member, View
 
 REPEAT_START_NS = 40_000_000
 REPEAT_MAX_NS = 80_000_000
@@ -53,32 +49,6 @@ class Timer(Named):
     """They will not."""
     STALLED = auto()
     """A proposal that was promised gets nowhere."""
-
-
-class Repeating:
-    """When a proposer asks again, and when it goes on without."""
-
-    def __init__(self) -> None:
-        self.interval = REPEAT_START_NS
-        self._step: tuple[ViewId, Step] | None = None  # as timers have it
-
-    def follow(self, proposer: Proposer, timers: Timers[Timer], now: int) -> None:
-        """The proposer may have come to another step."""
-        proposal = proposer.proposal
-        step = None if proposal is None else (proposal.id, proposer.step)
-        if step is None:
-            timers.disarm(Timer.REPEAT)
-            timers.disarm(Timer.SILENT)
-        elif step != self._step:
-            self.interval = REPEAT_START_NS
-            timers.arm(Timer.REPEAT, now + self.interval)
-            timers.arm(Timer.SILENT, now + PATIENCE_NS)
-        self._step = step
-
-    def slow_down(self, timers: Timers[Timer], now: int) -> None:
-        """All were asked again."""
-        self.interval = min(2 * self.interval, REPEAT_MAX_NS)
-        timers.arm(Timer.REPEAT, now + self.interval)
 
 
 class Waiting:

@@ -318,8 +318,7 @@ class Translator:
 
     def hear_propose(self, frame: wire.Propose) -> Propose | None:
         """None: I do not know the view that it is based on."""
-        base = None if frame.base is None else self._recent.get(frame.base)
-        return decode_propose(frame, base)
+        return decode_propose(frame, None if frame.base is None else self._recent.get(frame.base))
 
     def was_with(self, member: Member) -> bool:
         """Whether it was in a view with me lately."""
@@ -346,8 +345,7 @@ class Translator:
         proposal, mine = self._follower.proposal, Basis(self._follower.view, self._follower.starts)
         if proposal is None or proposal.id != frame.id:
             return None
-        streams = self._agreement.settings.streams
-        return decode_cut(frame, proposal, mine, streams)
+        return decode_cut(frame, proposal, mine, self._agreement.settings.streams)
 
     def keep(self, view: View) -> None:
         """Proposals may be based on this one."""
