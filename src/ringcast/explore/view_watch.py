@@ -18,23 +18,10 @@ from ringcast.events import (
 from ringcast.explore.view_world import judge
 from ringcast.model import Origin, Stream
 from ringcast.rules.evidence import Run
+from ringcast.trace import rows as trace
 from ringcast.trace.observe.frames import columns_of
 from ringcast.trace.observe.messages import deliveries_to_group, origin_of, place_of, range_of
-from ringcast.trace.rows import (
-    ASIDE,
-    DELIVER,
-    FREEZE,
-    OPEN,
-    SEND,
-    SHOWN,
-    STOP,
-    VIEW,
-    Facts,
-    Row,
-    member_key,
-    naming,
-    naming_id,
-)
+from ringcast.trace.rows import Facts, Row, member_key, naming, naming_id
 from ringcast.window.receive import ReceiveWindow
 
 if TYPE_CHECKING:
@@ -52,15 +39,14 @@ STREAMS = (Stream.FIFO, Stream.UNIFORM)
 class Watch:
     """The observer of one node: it writes rows of what its application does and sees."""
 
-    def __init__(
-        self, node: Node, rows: list[Row], see: Callable[[Member, Event], None] | None = None
-    ) -> None:
+    def __init__(self, node: Node, rows: list[Row], see: Callable[[Member, Event], None]) -> None:
         """`see` is told each event that the application takes."""
         node.observer = self
         self._node = node
         self._rows = rows
         self._see = see
-        self._view: ViewId | None = None
+        self._in_view: dict[str, Any] = {}
+        """Names the view that it is in."""
         self._sent: Counter[Stream] = Counter()
         self._aside: Counter[Origin] = Counter()
         """Up to where messages have left their windows before the application got them."""
@@ -72,24 +58,23 @@ class Watch:
     def transmitted(self, *_: object) -> None: ...
     def offered(self, *_: object) -> None: ...
     def before_take(self, now: int, **_: object) -> None:
-        self._look_at_windows(now)
+        self._look(now)
 
     def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         """What has its seqnos was sent in the view that ends here."""
-        self._look_at_sends(now)
-        self._look_at_windows(now)
+        self._look(now)
         if isinstance(change, Freeze):
-            self._write(FREEZE, now, **columns_of(change, self._node.me))
+            self._write(trace.FREEZE, now, **columns_of(change, self._node.me))
         elif isinstance(change, Begin):
-            self._write(VIEW, now, **columns_of(change, self._node.me))
-            self._view, self._is_new_view = change.view.id, True
+            self._write(trace.VIEW, now, **columns_of(change, self._node.me))
+            self._in_view, self._is_new_view = naming_id(change.view.id), True
 
     def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
         """`buffered`: the application gets them later, after its state."""
-        self._look_at_sends(now)
+        self._look(now)
         if buffered:
             for aside in deliveries_to_group(events):
-                self._deliver(aside, now, detail=ASIDE)
+                self._deliver(aside, now, detail=trace.ASIDE)
                 self._aside[origin_of(aside)] = place_of(aside).last
             return
         for event in events:
@@ -98,39 +83,31 @@ class Watch:
                     if place_of(event).last > self._aside[origin_of(event)]:
                         self._deliver(event, now)
                 case ViewInstalled(view):
-                    self._write(SHOWN, now, **naming_id(view.id))
+                    self._write(trace.SHOWN, now, **naming_id(view.id))
                 case Closed(reason):
-                    self._write(STOP, now, detail=reason)
-            if self._see is not None:
-                self._see(self._node.me, event)
+                    self._write(trace.STOP, now, detail=reason)
+            self._see(self._node.me, event)
 
     def after_input(self, now: int) -> None:
-        self._look_at_sends(now)
-        self._look_at_windows(now)
+        self._look(now)
         self._is_new_view = False
 
-    def _look_at_windows(self, now: int) -> None:
-        """They open with a view."""
-        for origin, window in self._node.multicast.windows().items() if self._is_new_view else ():
-            if isinstance(window, ReceiveWindow) and self._open.get(origin) is not window:
-                self._open[origin] = window
-                at = window.delivered
-                self._write(OPEN, now, **naming(origin), **self._named(), seqno=at, seqno2=at)
-
-    def _named(self) -> dict[str, Any]:
-        assert self._view is not None
-        return naming_id(self._view)
-
-    def _deliver(self, event: Delivered | FragmentsDelivered, now: int, **columns: Any) -> None:
-        self._write(DELIVER, now, **naming(origin_of(event)), **range_of(event), **columns)
-
-    def _look_at_sends(self, now: int) -> None:
+    def _look(self, now: int) -> None:
+        """What was sent, and which windows have opened: they do so with a view."""
         for stream, sending in self._node.multicast.senders.items():
             before, high = self._sent[stream], sending.window.high
             if high > before:
                 self._sent[stream] = high
-                origin = naming(Origin(self._node.me, stream))
-                self._write(SEND, now, **origin, **self._named(), seqno=before + 1, seqno2=high)
+                place = {"seqno": before + 1, "seqno2": high, **self._in_view}
+                self._write(trace.SEND, now, **naming(Origin(self._node.me, stream)), **place)
+        for origin, window in self._node.multicast.windows().items() if self._is_new_view else ():
+            if isinstance(window, ReceiveWindow) and self._open.get(origin) is not window:
+                self._open[origin] = window
+                at = window.delivered
+                self._write(trace.OPEN, now, **naming(origin), **self._in_view, seqno=at, seqno2=at)
+
+    def _deliver(self, event: Delivered | FragmentsDelivered, now: int, **columns: Any) -> None:
+        self._write(trace.DELIVER, now, **naming(origin_of(event)), **range_of(event), **columns)
 
     def _write(self, event: str, now: int, **columns: Any) -> None:
         me, rows = self._node.me, self._rows
@@ -230,11 +207,12 @@ class Applications:
     def _left_out(
         self, history: History, living: Sequence[str], premises: Counter[str]
     ) -> Iterator[str]:
-        for life in filter(None, map(history.life, living)):
-            for before, after in life.steps:
-                premises["VL"] += 1
-                if not set(living).intersection(before.view.members) <= set(after.view.members):
-                    yield "VL: a member goes on without another that lives and was with it"
+        for before, after in history.steps():
+            if before.view.member not in living:
+                continue
+            premises["VL"] += 1
+            if not set(living).intersection(before.view.members) <= set(after.view.members):
+                yield "VL: a member goes on without another that lives and was with it"
 
     def _left_behind(
         self, history: History, living: Sequence[str], premises: Counter[str]
