@@ -127,6 +127,7 @@ class AnswersLower(Follower):
         kept = next((each for each in self._flushed if each.proposal.id == install.id), None)
         if kept is not None:
             self._install(kept, out)
+            self._cut = None
 
 
 def _lower_matters(self: Views, person: Person, frame: ChangeFrame) -> bool:

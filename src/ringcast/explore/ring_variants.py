@@ -132,7 +132,8 @@ class LockedDividedRing(UnlockedDividedRing, LockedRingBuffer[int]):
 
 
 class NaiveRing(GilRingBuffer[int]):
-    """COMPARISON. add: read LOW, read HD, compare-and-set."""
+    """COMPARISON. add: read LOW, read HD, compare-and-set. It has no waiting add, no stable, no
+    missing: those that it inherits know nothing of its slots."""
 
     def __init__(self, capacity: int, *, offset: int = 0, nullify: bool = True) -> None:
         super().__init__(capacity, offset=offset, nullify=nullify)
