@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
 from ringcast.core.effects import Suspected
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
-from ringcast.explore.view_watch import Watch
+from ringcast.explore.view_watch import watch
 from ringcast.model import Address, Member, Stream
 from ringcast.node import build_node
-from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
+from ringcast.sim.plain import FixedDelay, LoseWhere, begin, plain_world
 from ringcast.wire.changes import (
     Complain,
     Cut,
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 
     from ringcast.events import Event
     from ringcast.node import Node
+    from ringcast.sim.plain import PlainMember
     from ringcast.sim.world import Flight, Process
     from ringcast.wire.frames import Frame
 
@@ -185,8 +186,7 @@ class Script:
             *(me, config),
             streams=self._streams,
         )
-        Watch(node, self._observed.rows, self._observed.see)
-        member = PlainMember(node, self._see)
+        member = watch(node, self._observed.rows, self._see)
         member.before_sending = lambda node: node.check_invariants()
         begin(self._world, member, [address_of(each) for each in NAMES])
 
@@ -309,6 +309,7 @@ class Script:
         self._happened.append(Happened(who, what))
 
     def _see(self, me: Member, event: Event) -> None:
+        self._observed.see(me, event)
         name = label(me)
         match event:
             case Delivered(sender, run):

@@ -17,12 +17,12 @@ from ringcast.core.effects import Suspected
 from ringcast.core.shared import Phase
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Delivered
-from ringcast.explore.view_watch import Watch
+from ringcast.explore.view_watch import watch
 from ringcast.model import Address, Member, Origin, Stream
 from ringcast.node import build_node
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.streams import ViewStreams
-from ringcast.sim.plain import TAKE_MAX, LoseWhere, PlainMember, begin, plain_world
+from ringcast.sim.plain import TAKE_MAX, LoseWhere, begin, plain_world
 from ringcast.wire.codec import Codec
 from support.virtual_synchrony import Observed
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.model import View
     from ringcast.node import Node
+    from ringcast.sim.plain import PlainMember
     from ringcast.sim.world import Flight, Process
     from ringcast.wire.frames import Frame
 
@@ -130,7 +131,7 @@ class ViewGroup:
         self._incarnations[name] += 1
         me = Member(address_of(name), self._incarnations[name], name)
         node = self.build(me, replace(config or self.config, name=name))
-        member = PlainMember(node, self.see)
+        member = watch(node, self.observed.rows, self.see)
         member.before_sending = self.before_sending
         begin(self.world, member, [address_of(each) for each in self.names])
         return node
@@ -141,10 +142,10 @@ class ViewGroup:
             multicast=self._multicast,
             streams=self.streams,
         )
-        Watch(node, self.observed.rows, self.observed.see)
         return node
 
     def see(self, me: Member, event: Event) -> None:
+        self.observed.see(me, event)
         self.events[me].append(event)
 
     def form(self, names: str | None = None) -> ViewGroup:

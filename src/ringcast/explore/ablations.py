@@ -39,15 +39,14 @@ from ringcast.protocols.views.streams import ViewStreams
 from ringcast.wire.frames import Close, Commit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from ringcast.core.shared import Deadlines, GroupState
     from ringcast.core.view_change import Begin, Cut, Part
     from ringcast.events import Event
     from ringcast.explore.system import Scenario
     from ringcast.explore.view_world import Person, World
-    from ringcast.model import Member, Origin, View, ViewId
-    from ringcast.protocols.views.discovery import Met
+    from ringcast.model import Member, Origin, ViewId
     from ringcast.protocols.views.frames import ChangeFrame, Wishes
     from ringcast.wire.changes import Install
     from ringcast.wire.frames import Sync, SyncOk, UnicastData
@@ -78,14 +77,6 @@ def muted(
     return act
 
 
-_ack_once = muted(
-    MulticastReceiver.on_watermark, lambda self, *_: not self._timers.is_armed(Timer.ACK)
-)
-_confirm_once = muted(
-    ReliableUnicast._on_sync_ok, lambda self, who, ok, _: not self._is_awaited(who, ok)
-)
-
-
 def _commit_at_once(self: MulticastSender, out: Effects) -> None:
     MulticastSender._hold(self, out)
     if self.window.high > self.window.gate:
@@ -93,9 +84,9 @@ def _commit_at_once(self: MulticastSender, out: Effects) -> None:
         out.datagram(None, Commit(self.window.gate))
 
 
-def _answer_again(self: UnicastSender, sync: Sync, now: int, out: Effects) -> None:
+def _answer_again(self: UnicastSender, sync: Sync, *rest: Any) -> None:
     self.nonce = sync.nonce - 1
-    UnicastSender.on_sync(self, sync, now, out)
+    UnicastSender.on_sync(self, sync, *rest)
 
 
 def _await_any(self: ReliableUnicast, source: Member, ok: SyncOk) -> bool:
@@ -108,12 +99,10 @@ def _close_any(self: ReliableUnicast, source: Member, close: Close) -> None:
     ReliableUnicast._on_close(self, source, close if entry is None else Close(entry.conn))
 
 
-def _open_with_any(
-    self: ReliableUnicast, source: Member, data: UnicastData, now: int, out: Effects
-) -> None:
+def _open_with_any(self: ReliableUnicast, source: Member, data: UnicastData, *rest: Any) -> None:
     if self._known(source) is None:
-        self._open(source, data.conn, data.first - 1, (), now)
-    ReliableUnicast._on_data(self, source, data, now, out)
+        self._open(source, data.conn, data.first - 1, (), rest[0])
+    ReliableUnicast._on_data(self, source, data, *rest)
 
 
 # View changes of members with simple streams
@@ -138,6 +127,7 @@ class AnswersLower(Follower):
         kept = next((each for each in self._flushed if each.proposal.id == install.id), None)
         if kept is not None:
             self._install(kept, out)
+            self._cut = None
 
 
 def _lower_matters(self: Views, person: Person, frame: ChangeFrame) -> bool:
@@ -152,34 +142,38 @@ def _hears_who_is_asked(self: Views, person: Person) -> bool:
     return (is_frozen and is_asked) or Views._hears(self, person)
 
 
-def _cutting(mark: Callable[[Proposer, Part, Origin, int], int]) -> Callable[[Proposer], Cut]:
-    """To cut otherwise."""
+def _with_cuts(cut: Cut, mark: Callable[[Part, Origin, int], int]) -> Cut:
+    """The same with other seqnos."""
+    parts = (
+        part._replace(cuts={origin: mark(part, origin, at) for origin, at in part.cuts.items()})
+        for part in cut.parts
+    )
+    return replace(cut, parts=tuple(parts))
+
+
+def _cutting(
+    holders: Callable[[Proposer, Part, Member], Collection[Member]],
+) -> Callable[[Proposer], Cut]:
+    """To cut at the most that these members of a part hold of a sender, if there are any."""
 
     def make(self: Proposer) -> Cut:
-        cut = Proposer._make_cut(self)
-        parts = (
-            part._replace(cuts={o: mark(self, part, o, seqno) for o, seqno in part.cuts.items()})
-            for part in cut.parts
-        )
-        return replace(cut, parts=tuple(parts))
+        def mark(part: Part, origin: Origin, seqno: int) -> int:
+            held = (self._states[who].snapshot.held for who in holders(self, part, origin.sender))
+            return max((each.get(origin, 0) for each in held), default=seqno)
+
+        return _with_cuts(Proposer._make_cut(self), mark)
 
     return make
 
 
-def _held(self: Proposer, members: Iterable[Member], origin: Origin) -> int:
-    return max(self._states[who].snapshot.held.get(origin, 0) for who in members)
+def _others(proposer: Proposer, part: Part, sender: Member) -> Collection[Member]:
+    """Not the sender itself."""
+    return set(part.members) - {sender} if sender in part.members else ()
 
 
-def _by_others(self: Proposer, part: Part, origin: Origin, seqno: int) -> int:
-    """Without what an origin itself has sent."""
-    others = [m for m in part.members if m != origin.sender]
-    return _held(self, others, origin) if len(others) == len(part.members) - 1 > 0 else seqno
-
-
-def _by_first(self: Proposer, part: Part, origin: Origin, seqno: int) -> int:
-    """What the proposer holds of a departed origin, not the most that anybody does."""
-    is_mine = _me(self) in part.members and origin.sender not in part.members
-    return _held(self, [_me(self)], origin) if is_mine else seqno
+def _mine(proposer: Proposer, part: Part, sender: Member) -> Collection[Member]:
+    """Of a departed sender the proposer, not whoever holds most."""
+    return {_me(proposer)}.intersection(part.members) if sender not in part.members else ()
 
 
 def _me(proposer: Proposer) -> Member:
@@ -242,55 +236,48 @@ def _start_at_zero(self: Views, person: Person, begin: Begin) -> int:
 # View changes of whole nodes
 
 
-def _propose_without_leavers(
-    self: GroupViews, parts: Sequence[Met], now: int, out: Effects
-) -> None:
+def _propose_without_leavers(self: GroupViews, *rest: Any) -> None:
     """A leaver is not in the proposal: nobody gets what it holds."""
     leavers, self.requests.leavers = self.requests.leavers, set()
     self.change.elsewhere |= leavers
-    GroupViews._propose(self, parts, now, out)
+    GroupViews._propose(self, *rest)
 
 
 def _fetch_directly(self: ViewStreams, group: GroupState, deadlines: Deadlines) -> None:
     """What is lacking is asked of its holder alone, never by way of the proposer."""
 
-    def ask(self: Fetch, now: int, out: Effects) -> bool:
+    def ask(self: Fetch, *rest: Any) -> bool:
         self._tries = 0
-        return Fetch.ask(self, now, out)
+        return Fetch.ask(self, *rest)
 
     ViewStreams.attach(self, group, deadlines)
     self.fetch = broken(Fetch, ask=ask)(self.me, self._half_of, deadlines.owner("flush"))
 
 
-def _commit_nothing(self: ViewStreams, begin: Begin, now: int, out: Effects) -> None:
+def _commit_nothing(self: ViewStreams, begin: Begin, *rest: Any) -> None:
     """A view begins without the uniform messages up to the cut that nobody has committed."""
-    part = begin.cut.part_of(self.me)
-    cuts = {
-        origin: self.receivers[origin].window.gate
-        if origin in self.receivers and origin.stream is Stream.UNIFORM
-        else seqno
-        for origin, seqno in part.cuts.items()
-    }
-    parts = tuple(p._replace(cuts=cuts) if p is part else p for p in begin.cut.parts)
-    ViewStreams._begin(self, replace(begin, cut=replace(begin.cut, parts=parts)), now, out)
+
+    def mark(part: Part, origin: Origin, seqno: int) -> int:
+        is_gated = origin.stream is Stream.UNIFORM and origin in self.receivers
+        return self.receivers[origin].window.gate if is_gated and self.me in part.members else seqno
+
+    ViewStreams._begin(self, replace(begin, cut=_with_cuts(begin.cut, mark)), *rest)
 
 
-def _announce_at_once(self: ViewStreams, group: GroupState, deadlines: Deadlines) -> None:
+def _announce_at_once(self: ViewStreams, *shared: Any) -> None:
     """A view is shown before what was sent in the last one is read."""
-    ViewStreams.attach(self, group, deadlines)
+    ViewStreams.attach(self, *shared)
     self.reading = broken(Reading, is_due=property(lambda self: bool(self.unread)))()
 
 
-def _go_on_with_fragments(
-    self: MulticastSender, view: View, together: Collection[Member], now: int, out: Effects
-) -> None:
+def _go_on_with_fragments(self: MulticastSender, *rest: Any) -> None:
     """A large message goes on where it is, though somebody new lacks its beginning."""
-    rest, self.fragments.rest = self.fragments.rest, deque()
-    MulticastSender.begin(self, view, together, now, out)
-    self.fragments.rest = rest
+    left, self.fragments.rest = self.fragments.rest, deque()
+    MulticastSender.begin(self, *rest)
+    self.fragments.rest = left
 
 
-def _read_ahead(self: ViewStreams, events: Sequence[Event], *, pauses: bool) -> None:
+def _read_ahead(self: ViewStreams, events: Sequence[Event], **_: object) -> None:
     """A joiner that is to get a state reads on before it comes."""
     ViewStreams.follow_view(self, events, pauses=False)
 
@@ -323,12 +310,7 @@ def _machines(
 ) -> Ablation:
     """Members that propose these sets, each by the first that is named."""
     sets = tuple(targets.split())
-    scenario = Proposals(
-        *("", tuple(views.split()), "A", stream, messages),
-        proposals=len(sets),
-        crashes=0,
-        targets=sets,
-    )
+    scenario = Proposals("", tuple(views.split()), "A", stream, messages, True, len(sets), 0, sets)
     return _without("system", Views, scenario, **parts)
 
 
@@ -357,7 +339,14 @@ _OF_MULTICAST = {
     # A lost last ack is never made good, so the sender's window never drains.
     "reack": _multicast(
         *(_GROUP["loss"], STALL),
-        receiver=broken(MulticastReceiver, on_watermark=_ack_once, _on_duplicate=_nothing),
+        receiver=broken(
+            MulticastReceiver,
+            on_watermark=muted(
+                MulticastReceiver.on_watermark,
+                lambda self, *_: not self._timers.is_armed(Timer.ACK),
+            ),
+            _on_duplicate=_nothing,
+        ),
     ),
     # What is sent is committed before anybody holds it.
     "hold": _multicast(
@@ -390,7 +379,11 @@ _OF_UNICAST = {
     "resend": _sender(_ONE_LOST, STALL, _resend=_nothing),
     # A SyncOk that comes again is not confirmed again: it comes for ever.
     "sync-ack": _unicast(
-        replace(_SYNC["drop and loss"], messages=1), STALL, _on_sync_ok=_confirm_once
+        replace(_SYNC["drop and loss"], messages=1),
+        STALL,
+        _on_sync_ok=muted(
+            ReliableUnicast._on_sync_ok, lambda self, who, ok, _: not self._is_awaited(who, ok)
+        ),
     ),
     # A dropped window takes with it how far it was: what was not acknowledged comes again.
     "tombstone": _unicast(_SYNC["drop"], _TWICE, _remembered=_nothing),
@@ -405,8 +398,8 @@ _OF_VIEWS = {
         *("C", UNIFORM), _hears=lambda self, who: who.follower.phase is not Phase.FLUSHED
     ),
     "deaf to all": _machines("A CA", UNIFORM, _hears=_hears_who_is_asked),
-    "own": _proposing("AB", _make_cut=_cutting(_by_others)),
-    "most held": _proposing("AB CB", UNIFORM, _make_cut=_cutting(_by_first)),
+    "own": _proposing("AB", _make_cut=_cutting(_others)),
+    "most held": _proposing("AB CB", UNIFORM, _make_cut=_cutting(_mine)),
     "all flushed": _proposing("AB", _all_have_flushed=lambda self: _me(self) not in self.awaited),
     "hold": _machines("BC CA", _flush=_deliver_fetched),
     "finish": _proposing("AB AB", _behind=lambda self: {}),

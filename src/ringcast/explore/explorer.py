@@ -228,24 +228,37 @@ class Interleavings:
         self._fresh = fresh
 
     def initial(self) -> Moment:
-        return _Replay(self._fresh()).moment(b"")
+        return self._moment(b"")
 
     def actions(self, state: Moment) -> Iterator[tuple[Callable[[], str], Moment]]:
         for number in state.enabled:
-            replay = self._replay(state.schedule)
-            replay.advance(number)
-            after = replay.moment(state.schedule + bytes([number]))
-            yield partial(self._tell, state.schedule, number), after
+            schedule = state.schedule + bytes([number])
+            yield partial(self._tell, schedule), self._moment(schedule)
 
-    def _replay(self, schedule: bytes) -> _Replay:
-        replay = _Replay(self._fresh())
-        for number in schedule:
-            replay.advance(number)
-        return replay
+    def _moment(self, schedule: bytes) -> Moment:
+        replay = _Replay(self._fresh(), schedule)
+        programs, pending = replay.programs, replay.pending
+        return Moment(
+            schedule=schedule,
+            key=(programs.memory(), [_frames(each) for each in replay.operations]),
+            enabled=tuple(number for number, step in enumerate(pending) if _is_enabled(step)),
+            violations=(*replay.raised, *programs.violations(pending)),
+            is_goal=programs.is_goal(pending),
+        )
 
-    def _tell(self, schedule: bytes, number: int) -> str:
-        """What this operation does next."""
-        return self._replay(schedule).advance_telling(number)
+    def _tell(self, schedule: bytes) -> str:
+        """What the last step was, what it changed and what its operation learned."""
+        *before, number = schedule
+        replay = _Replay(self._fresh(), before)
+        step, operation = replay.pending[number], replay.operations[number]
+        memory, variables = dict(replay.programs.memory()), _variables(operation)
+        replay.advance(number)
+        changes = _changes(memory, replay.programs.memory())
+        learned = _changes(variables, _variables(operation), mention_gone=False)
+        name = list(replay.programs.operations)[number]
+        what = getattr(step, "label", "wake up") if isinstance(step, Event) else step
+        facts = ", ".join(changes + learned)
+        return f"{name}: {what}" + (f"  [{facts}]" if facts else "")
 
     key = staticmethod(attrgetter("key"))
     violations = staticmethod(attrgetter("violations"))
@@ -253,42 +266,21 @@ class Interleavings:
 
 
 class _Replay:
-    def __init__(self, programs: Programs) -> None:
-        self._programs = programs
-        self._operations = list(programs.operations.values())
-        self._raised: list[str] = []
+    def __init__(self, programs: Programs, schedule: Iterable[int]) -> None:
+        self.programs = programs
+        self.operations = list(programs.operations.values())
+        self.raised: list[str] = []
         # Up to its first step an operation touches nothing that is shared.
-        self._pending = [next(operation, None) for operation in self._operations]
+        self.pending = [next(operation, None) for operation in self.operations]
+        for number in schedule:
+            self.advance(number)
 
     def advance(self, number: int) -> None:
         try:
-            self._pending[number] = next(self._operations[number], None)
+            self.pending[number] = next(self.operations[number], None)
         except Exception as error:  # whatever a broken operation raises is a finding
-            self._pending[number] = None
-            self._raised.append(f"an operation raised {error!r}")
-
-    def advance_telling(self, number: int) -> str:
-        """Advance, and say what the step was, what it changed and what it learned."""
-        step = self._pending[number]
-        memory = dict(self._programs.memory())
-        variables = _variables(self._operations[number])
-        self.advance(number)
-        changes = _changes(memory, self._programs.memory())
-        learned = _changes(variables, _variables(self._operations[number]), mention_gone=False)
-        name = list(self._programs.operations)[number]
-        what = getattr(step, "label", "wake up") if isinstance(step, Event) else step
-        facts = ", ".join(changes + learned)
-        return f"{name}: {what}" + (f"  [{facts}]" if facts else "")
-
-    def moment(self, schedule: bytes) -> Moment:
-        pending = self._pending
-        return Moment(
-            schedule=schedule,
-            key=(self._programs.memory(), [_frames(each) for each in self._operations]),
-            enabled=tuple(number for number, step in enumerate(pending) if _is_enabled(step)),
-            violations=(*self._raised, *self._programs.violations(pending)),
-            is_goal=self._programs.is_goal(pending),
-        )
+            self.pending[number] = None
+            self.raised.append(f"an operation raised {error!r}")
 
 
 def _is_enabled(step: str | Event | None) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.explore.explorer import Interleavings, explore
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from ringcast.explore.explorer import Report
     from ringcast.window.concurrent import Steps
 
-R = TypeVar("R")
-Ring: TypeAlias = GilRingBuffer[int] | NaiveRing
+Ring: TypeAlias = GilRingBuffer[int]
 """In `memory`, a filled slot is named slot[...]."""
 Pending: TypeAlias = "Sequence[str | Event | None]"
 """Each operation's next step, None where it has ended."""
@@ -90,7 +89,7 @@ COMPLETE: dict[str, type[Ring]] = {
     "locked": LockedDividedRing,
     "unlocked": UnlockedDividedRing,
 }
-"""Those that have every operation."""
+"""Those that have every operation; the others are for comparison."""
 VARIANTS: dict[str, type[Ring]] = {**COMPLETE, "note": NoteRing, "naive": NaiveRing}
 
 
@@ -109,7 +108,7 @@ class RingPrograms:
         self._scenario = scenario
         self._ring = kind(scenario.capacity, offset=scenario.offset, nullify=scenario.nullify)
         for seqno in scenario.present:
-            drive(self._whole(self._ring.add_steps(seqno, seqno)))
+            drive(self._ring.whole(self._ring.add_steps(seqno, seqno)))
         self._accepted = Counter(scenario.present)
         self._delivered: list[int] = []
         self._refused_by_close: list[int] = []
@@ -192,10 +191,7 @@ class RingPrograms:
 
     def _hr(self) -> int:
         """As it is at this moment, whoever holds the lock."""
-        ring = self._ring
-        if not isinstance(ring, GilRingBuffer):
-            return ring.hr
-        hd, marks = drive(ring.look_steps())
+        hd, marks = drive(self._ring.look_steps())
         return hd + len(marks)
 
     def _items(self) -> list[int]:
@@ -210,21 +206,12 @@ class RingPrograms:
             raise UsageError(f"unknown operation {what!r}")
         return operation(argument)  # type: ignore[no-any-return]
 
-    @property
-    def _real(self) -> GilRingBuffer[int]:
-        assert isinstance(self._ring, GilRingBuffer)
-        return self._ring
-
-    def _whole(self, steps: Steps[R]) -> Steps[R]:
-        ring = self._ring
-        return ring.whole(steps) if isinstance(ring, GilRingBuffer) else steps
-
     def _add(self, seqno: int) -> Steps[None]:
-        if (yield from self._whole(self._ring.add_steps(seqno, seqno))):
+        if (yield from self._ring.whole(self._ring.add_steps(seqno, seqno))):
             self._accepted[seqno] += 1
 
     def _add_waiting(self, seqno: int) -> Steps[None]:
-        if (yield from self._whole(self._real.add_waiting_steps(seqno, seqno))):
+        if (yield from self._ring.whole(self._ring.add_waiting_steps(seqno, seqno))):
             self._accepted[seqno] += 1
 
     def _add_until_closed(self, seqno: int) -> Steps[None]:
@@ -234,22 +221,22 @@ class RingPrograms:
             self._refused_by_close.append(seqno)
 
     def _close(self, _: int) -> Steps[None]:
-        yield from self._whole(self._real.close_steps())
+        yield from self._ring.whole(self._ring.close_steps())
 
     def _remove(self, wanted: int, *, stable: bool = False) -> Steps[None]:
         while wanted > 0:
-            items = yield from self._whole(self._ring.take_steps(1))
+            items = yield from self._ring.whole(self._ring.take_steps(1))
             self._delivered += items
             wanted -= len(items)
             if stable and items:
-                yield from self._whole(self._real.stable_steps(items[0]))
+                yield from self._ring.whole(self._ring.stable_steps(items[0]))
 
     def _remove_stable(self, wanted: int) -> Steps[None]:
         return self._remove(wanted, stable=True)
 
     def _remove_guarded(self, wanted: int) -> Steps[None]:
         try:
-            yield from self._whole(self._real.handle_steps())
+            yield from self._ring.whole(self._ring.handle_steps())
         except UsageError:
             return
         yield from self._remove(wanted)
@@ -257,7 +244,7 @@ class RingPrograms:
     def _missing(self, _: int) -> Steps[None]:
         yield "call missing()"
         before = sorted(self._accepted)
-        hd, marks = yield from self._whole(self._real.look_steps())
+        hd, marks = yield from self._ring.whole(self._ring.look_steps())
         reported = [hd + 1 + i for i, mark in enumerate(marks) if not mark]
         if any(seqno in before for seqno in reported):
             self._wrong_answers.append("missing() named a seqno that was there before (RB8)")

@@ -131,51 +131,55 @@ class LockedDividedRing(UnlockedDividedRing, LockedRingBuffer[int]):
         return StandInLock()
 
 
-class NaiveRing:
-    """COMPARISON. add: read LOW, read HD, compare-and-set."""
+class NaiveRing(GilRingBuffer[int]):
+    """COMPARISON. add: read LOW, read HD, compare-and-set. It has no waiting add, no stable, no
+    missing: those that it inherits know nothing of its slots."""
 
     def __init__(self, capacity: int, *, offset: int = 0, nullify: bool = True) -> None:
-        self.capacity = capacity
-        self.low = offset
-        self.hd = offset
-        self.hr = offset
-        self.slots: list[int | None] = [None] * capacity
+        super().__init__(capacity, offset=offset, nullify=nullify)
+        self._hr = offset
 
     def add_steps(self, seqno: int, item: int) -> Steps[bool]:
-        slot = (seqno - 1) % self.capacity
+        slot = (seqno - 1) % self._capacity
         yield step.READ_LOW
-        if seqno > self.low + self.capacity:
+        if seqno > self._low + self._capacity:
             return False
         yield step.READ_HD
-        if seqno <= self.hd:
+        if seqno <= self._hd:
             return False
         return (yield from self.set_steps(slot, item))
 
     def set_steps(self, slot: int, item: int) -> Steps[bool]:
         yield COMPARE_AND_SET
-        if self.slots[slot] is not None:
+        if self._slots[slot] is not None:
             return False
-        self.slots[slot] = item
-        self.hr = max(self.hr, item)
+        self._slots[slot] = item
+        self._hr = max(self._hr, item)
         return True
 
     def take_steps(self, limit: int) -> Steps[list[int]]:
         """The note's remove(nullify=true), one message whatever the limit."""
         yield step.FIND
-        item = self.slots[self.hd % self.capacity]
-        if item is None or self.hd >= self.hr:
+        item = self._slots[self._hd % self._capacity]
+        if item is None or self._hd >= self._hr:
             return []
         yield step.WRITE_HD
-        self.hd += 1
+        self._hd += 1
         yield step.EMPTY
-        self.slots[(self.hd - 1) % self.capacity] = None
+        self._slots[(self._hd - 1) % self._capacity] = None
         yield step.WRITE_LOW
-        self.low = self.hd
+        self._low = self._hd
         return [item]
 
+    def look_steps(self) -> Steps[tuple[int, bytes]]:
+        """At once: nobody asks for what is missing here."""
+        yield from ()
+        hd = min(self._hd, self._hr)
+        return hd, b"\1" * (self._hr - hd)
+
     def memory(self) -> dict[str, object]:
-        slots = {f"slot[{i}]": item for i, item in enumerate(self.slots) if item is not None}
-        return {"LOW": self.low, "HD": self.hd, "HR": self.hr, **slots}
+        slots = {f"slot[{i}]": item for i, item in enumerate(self._slots) if item is not None}
+        return {"LOW": self._low, "HD": self._hd, "HR": self._hr, **slots}
 
 
 class NoteRing(NaiveRing):
@@ -183,9 +187,9 @@ class NoteRing(NaiveRing):
 
     def set_steps(self, slot: int, item: int) -> Steps[bool]:
         yield READ_SLOT
-        if self.slots[slot] is not None:
+        if self._slots[slot] is not None:
             return False
         yield step.READ_HD
-        if item <= self.hd:
+        if item <= self._hd:
             return False
         return (yield from super().set_steps(slot, item))

@@ -30,11 +30,11 @@ from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.effects import Suspected
 from ringcast.events import StateWanted, ViewInstalled, Writable
 from ringcast.explore.explorer import Report, Violation
-from ringcast.explore.view_watch import STREAMS, Applications, Watch
+from ringcast.explore.view_watch import STREAMS, Applications, watch
 from ringcast.explore.words import in_words
 from ringcast.model import Address, Member
 from ringcast.node import build_node
-from ringcast.sim.plain import PlainMember, begin, plain_world
+from ringcast.sim.plain import begin, plain_world
 from ringcast.wire.changes import InView, Propose
 from ringcast.wire.codec import Codec
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ringcast.events import Event
     from ringcast.node import Node
     from ringcast.protocols.views.change import ViewChange
+    from ringcast.sim.plain import PlainMember
     from ringcast.sim.world import Flight, Process
     from ringcast.wire.frames import Frame
 
@@ -244,8 +245,7 @@ class Run:
         node = build_node(
             *(me, config), detector=None, streams=STREAMS, state=script.has_state, **layers
         )
-        Watch(node, self.applications.rows, self._see)
-        member = PlainMember(node)
+        member = watch(node, self.applications.rows, self._see)
         begin(self.world, member, list(map(_address, others)))
         member.before_sending = self._look
 
@@ -358,15 +358,13 @@ class Run:
 
     def _is_one(self) -> bool:
         """All that live are in one view, with nobody else, and whoever leaves has left."""
-        names = self._living()
-        views = {self._node(name).view for name in names}
-        view = views.pop() if len(views) == 1 else None
-        if view is None or set(names).intersection(self.script.leaves):
-            return not names
-        nodes = [self._node(name) for name in names]
-        return set(view) == {node.me for node in nodes} and all(
-            node.membership is not None
-            and node.membership.is_idle
+        nodes = [self._node(name) for name in self._living()]
+        everybody = {node.me for node in nodes}
+        return all(
+            node.me.name not in self.script.leaves
+            and (node.view is not None and node.view == nodes[0].view)
+            and set(node.view) == everybody
+            and (node.membership is not None and node.membership.is_idle)
             and not (node.state is not None and node.state.is_behind)
             for node in nodes
         )

@@ -6,42 +6,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from ringcast.core.view_change import Begin, Freeze
-from ringcast.events import (
-    Closed,
-    Delivered,
-    FragmentsDelivered,
-    StateBegun,
-    StateChunk,
-    ViewInstalled,
-)
+from ringcast.events import Closed, Delivered, StateBegun, StateChunk, ViewInstalled
 from ringcast.explore.view_world import judge
 from ringcast.model import Origin, Stream
 from ringcast.rules.evidence import Run
-from ringcast.trace.observe.frames import columns_of
-from ringcast.trace.observe.messages import deliveries_to_group, origin_of, place_of, range_of
-from ringcast.trace.rows import (
-    ASIDE,
-    DELIVER,
-    FREEZE,
-    OPEN,
-    SEND,
-    SHOWN,
-    STOP,
-    VIEW,
-    Facts,
-    Row,
-    member_key,
-    naming,
-    naming_id,
-)
-from ringcast.window.receive import ReceiveWindow
+from ringcast.sim.plain import PlainMember
+from ringcast.trace import rows as trace
+from ringcast.trace.observe.messages import origin_of, range_of
+from ringcast.trace.observe.observer import TraceObserver
+from ringcast.trace.rows import Facts, Row, member_key, naming, naming_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ringcast.core.effects import Left
-    from ringcast.events import Event
+    from ringcast.events import Event, FragmentsDelivered
     from ringcast.model import Member, ViewId
     from ringcast.node import Node
     from ringcast.rules.history import History
@@ -49,93 +27,59 @@ if TYPE_CHECKING:
 STREAMS = (Stream.FIFO, Stream.UNIFORM)
 
 
-class Watch:
-    """The observer of one node: it writes rows of what its application does and sees."""
+class Rows:
+    """In place of a recorder: the rows of one member, in one order with those of the others."""
 
-    def __init__(
-        self, node: Node, rows: list[Row], see: Callable[[Member, Event], None] | None = None
-    ) -> None:
-        """`see` is told each event that the application takes."""
-        node.observer = self
-        self._node = node
+    level = "deliveries"
+
+    def __init__(self, me: Member, rows: list[Row]) -> None:
+        self._me = me
         self._rows = rows
-        self._see = see
-        self._view: ViewId | None = None
-        self._sent: Counter[Stream] = Counter()
-        self._aside: Counter[Origin] = Counter()
-        """Up to where messages have left their windows before the application got them."""
-        self._open: dict[Origin, ReceiveWindow] = {}
-        self._is_new_view = False
         self._idx = 0
 
-    def received(self, *_: object) -> None: ...
-    def transmitted(self, *_: object) -> None: ...
-    def offered(self, *_: object) -> None: ...
-    def before_take(self, now: int, **_: object) -> None:
-        self._look_at_windows(now)
-
-    def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
-        """What has its seqnos was sent in the view that ends here."""
-        self._look_at_sends(now)
-        self._look_at_windows(now)
-        if isinstance(change, Freeze):
-            self._write(FREEZE, now, **columns_of(change, self._node.me))
-        elif isinstance(change, Begin):
-            self._write(VIEW, now, **columns_of(change, self._node.me))
-            self._view, self._is_new_view = change.view.id, True
-
-    def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
-        """`buffered`: the application gets them later, after its state."""
-        self._look_at_sends(now)
-        if buffered:
-            for aside in deliveries_to_group(events):
-                self._deliver(aside, now, detail=ASIDE)
-                self._aside[origin_of(aside)] = place_of(aside).last
-            return
-        for event in events:
-            match event:
-                case Delivered(epoch=0) | FragmentsDelivered(epoch=0):
-                    if place_of(event).last > self._aside[origin_of(event)]:
-                        self._deliver(event, now)
-                case ViewInstalled(view):
-                    self._write(SHOWN, now, **naming_id(view.id))
-                case Closed(reason):
-                    self._write(STOP, now, detail=reason)
-            if self._see is not None:
-                self._see(self._node.me, event)
-
-    def after_input(self, now: int) -> None:
-        self._look_at_sends(now)
-        self._look_at_windows(now)
-        self._is_new_view = False
-
-    def _look_at_windows(self, now: int) -> None:
-        """They open with a view."""
-        for origin, window in self._node.multicast.windows().items() if self._is_new_view else ():
-            if isinstance(window, ReceiveWindow) and self._open.get(origin) is not window:
-                self._open[origin] = window
-                at = window.delivered
-                self._write(OPEN, now, **naming(origin), **self._named(), seqno=at, seqno2=at)
-
-    def _named(self) -> dict[str, Any]:
-        assert self._view is not None
-        return naming_id(self._view)
-
-    def _deliver(self, event: Delivered | FragmentsDelivered, now: int, **columns: Any) -> None:
-        self._write(DELIVER, now, **naming(origin_of(event)), **range_of(event), **columns)
-
-    def _look_at_sends(self, now: int) -> None:
-        for stream, sending in self._node.multicast.senders.items():
-            before, high = self._sent[stream], sending.window.high
-            if high > before:
-                self._sent[stream] = high
-                origin = naming(Origin(self._node.me, stream))
-                self._write(SEND, now, **origin, **self._named(), seqno=before + 1, seqno2=high)
-
-    def _write(self, event: str, now: int, **columns: Any) -> None:
-        me, rows = self._node.me, self._rows
+    def write(self, event: str, now: int, **columns: Any) -> None:
+        me, rows = self._me, self._rows
         rows.append(Row(event, str(me), me.incarnation, self._idx, len(rows), now, **columns))
         self._idx += 1
+
+    def opened(self, origin: Origin, offset: int, view_id: ViewId, now: int) -> None:
+        place = {"seqno": offset, "seqno2": offset, **naming_id(view_id)}
+        self.write(trace.OPEN, now, **naming(origin), **place)
+
+    def sent(
+        self, stream: Stream, first: int, payloads: Sequence[bytes], view_id: ViewId, now: int
+    ) -> None:
+        self.sent_fragments(stream, first, first + len(payloads) - 1, view_id, now)
+
+    def sent_fragments(
+        self, stream: Stream, first: int, last: int, view_id: ViewId, now: int
+    ) -> None:
+        place = {"seqno": first, "seqno2": last, **naming_id(view_id)}
+        self.write(trace.SEND, now, **naming(Origin(self._me, stream)), **place)
+
+    def delivered(self, event: Delivered | FragmentsDelivered, now: int, detail: str = "") -> None:
+        named = naming(origin_of(event))
+        self.write(trace.DELIVER, now, **named, **range_of(event), detail=detail)
+
+    delivered_fragments = delivered
+
+    def forget_sent(self, *_: object) -> None: ...
+    def dropped(self, *_: object) -> None: ...
+    def tick(self, *_: object) -> None: ...
+
+
+def watch(node: Node, rows: list[Row], see: Callable[[Member, Event], None]) -> PlainMember:
+    """This node, with rows of what it does, as recorded members write them. `see` is told each
+    event that the application takes."""
+    written = Rows(node.me, rows)
+    node.observer = TraceObserver(node, written)  # type: ignore[arg-type]
+
+    def take(me: Member, event: Event) -> None:
+        if isinstance(event, Closed):
+            written.write(trace.STOP, 0, detail=event.reason)
+        see(me, event)
+
+    return PlainMember(node, take)
 
 
 class Applications:
@@ -230,11 +174,12 @@ class Applications:
     def _left_out(
         self, history: History, living: Sequence[str], premises: Counter[str]
     ) -> Iterator[str]:
-        for life in filter(None, map(history.life, living)):
-            for before, after in life.steps:
-                premises["VL"] += 1
-                if not set(living).intersection(before.view.members) <= set(after.view.members):
-                    yield "VL: a member goes on without another that lives and was with it"
+        for before, after in history.steps():
+            if before.view.member not in living:
+                continue
+            premises["VL"] += 1
+            if not set(living).intersection(before.view.members) <= set(after.view.members):
+                yield "VL: a member goes on without another that lives and was with it"
 
     def _left_behind(
         self, history: History, living: Sequence[str], premises: Counter[str]

@@ -8,23 +8,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from ringcast.protocols.views.follower import Phase
-from ringcast.rules.table import verdicts
-from ringcast.rules.views import (
-    all_of_who_goes_along,
-    no_needless_loss,
-    prefix_of_the_view,
-    same_together,
-    sent_in_its_view,
-    uniform_in_all,
-    view_order,
-)
+from ringcast.rules.table import VIEWS, verdicts
+from ringcast.rules.views import uniform_in_all
 from ringcast.trace.rows import DELIVER, FREEZE, SEND, SHOWN, STOP, VIEW, Row, member_key, naming
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Iterator
 
-    from ringcast.core.view_change import Cut
+    from ringcast.core.view_change import Cut, Part
     from ringcast.model import Member, Origin, ViewId
     from ringcast.protocols.views.follower import Follower
     from ringcast.protocols.views.frames import ChangeFrame, Propose
@@ -36,14 +28,7 @@ T = TypeVar("T")
 NOT_IN = -1
 """In place of a number: the sender is not in this member's view."""
 
-RULES = {
-    rule.id: rule
-    for rule in (
-        *(view_order, sent_in_its_view, prefix_of_the_view, all_of_who_goes_along, same_together),
-        *(uniform_in_all, no_needless_loss),
-    )
-}
-"""VS1 to VS7."""
+RULES = {rule.id: rule for rule in sorted((*VIEWS, uniform_in_all)) if rule.id <= "VS7"}
 
 
 def judge(rows: Iterable[Row], facts: Facts, premises: Counter[str]) -> list[str]:
@@ -94,11 +79,8 @@ class Person:
     held: int
     lived: tuple[Lived, ...]
     is_up: bool = True
-    flushing: Cut | None = None
     key: int = 0
     """The same for members that behave alike; 0: not known."""
-    story: int = 0
-    """The same for members that have lived alike; 0: not known."""
 
     def copy(self) -> Person:
         """With machines of its own."""
@@ -118,10 +100,17 @@ class Person:
     def is_there(self) -> bool:
         return self.is_up and self.follower.phase is not Phase.OUT
 
+    @property
+    def flushing(self) -> Part | None:
+        """What it gets before it is flushed."""
+        follower = self.follower
+        if follower.phase is not Phase.FLUSHING or follower._cut is None:
+            return None
+        return follower._cut.part_of(follower.me)
+
     def deliver(self, upto: int, *, by_commit: bool) -> None:
         now = self.now._replace(delivered=upto)
         self.lived = (*self.lived[:-1], now._replace(committed=upto) if by_commit else now)
-        self.story = 0
 
 
 Said: TypeAlias = "tuple[Member, Member, ChangeFrame]"

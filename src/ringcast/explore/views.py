@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ringcast.core.view_change import OWN, Begin, Cut, Flush, Freeze, Snapshot, order
+from ringcast.core.view_change import OWN, Begin, Cut, Freeze, Snapshot, order
 from ringcast.explore.automata import NAMES
 from ringcast.explore.explorer import explore
 from ringcast.explore.view_world import NOT_IN, Lived, Person, World, judge
@@ -93,6 +93,7 @@ class Views:
         self.origin = Origin(sender, scenario.stream)
         self._is_uniform = scenario.stream is Stream.UNIFORM
         self._facts = Facts(purge="acks_retained" if scenario.is_retained else "acks")
+        self._targets = {member: [*self._sets(member)] for member in self.members}
         self._first = {view.id: view.members for view in self._views()}
         self._numbers: dict[object, int] = {}
         self._judged: dict[object, tuple[str, ...]] = {}
@@ -140,14 +141,9 @@ class Views:
                 asked.append((who, state.view.id, *own.values(), *held.values(), *flushed))
         kept = tuple(each.proposal.id for each in follower._flushed)
         phase = follower.view.id, follower.phase, follower.promised
-        story = self._story_of(person)
-        told = story, person.held, phase, kept, tuple(asked)
-        person.key = self._number(told if person.is_there else (story,))
+        told = person.lived, person.held, phase, kept, tuple(asked)
+        person.key = self._number(told if person.is_there else (person.lived,))
         return person.key
-
-    def _story_of(self, person: Person) -> int:
-        person.story = person.story or self._number(person.lived)
-        return person.story
 
     # What can happen
 
@@ -160,7 +156,7 @@ class Views:
         for member, person in world.people.items():
             if not person.is_there:
                 continue
-            if person.flushing is not None and self._can_get(world, member):
+            if self._can_flush(world, member):
                 yield f"{member} flushes {person.follower.promised}", self._flush(world, member)
             if world.crashes < self.scenario.crashes:
                 after = world.copy(member)
@@ -168,12 +164,13 @@ class Views:
                 yield f"{member} crashes", after
             if len(world.proposals) < self.scenario.proposals:
                 counter = person.follower.promised.counter + 1
-                for members in self._targets(member):
+                for members in self._targets[member]:
                     names = "".join(m.name for m in members)
                     after = self._propose(world, member, counter, members)
                     yield f"{member} proposes {counter}@{member} of {names}", after
 
-    def _targets(self, member: Member) -> Iterator[tuple[Member, ...]]:
+    def _sets(self, member: Member) -> Iterator[tuple[Member, ...]]:
+        """What this one may propose."""
         for names in self.scenario.targets:
             if names[0] == member.name:
                 yield tuple(m for m in self.members if m.name in names)
@@ -236,10 +233,12 @@ class Views:
             person.deliver(upto, by_commit=True)
         return after
 
-    def _can_get(self, world: World, member: Member) -> bool:
+    def _can_flush(self, world: World, member: Member) -> bool:
+        """Whether it has what it lacks up to a cut, or somebody who lives does."""
         person = world.people[member]
-        assert person.flushing is not None
-        part = person.flushing.part_of(member)
+        part = person.flushing
+        if part is None:
+            return False
         cut = part.cuts.get(self.origin, OWN)
         return cut <= person.held or any(
             self._has(world, other, person.held + 1, cut)
@@ -259,8 +258,7 @@ class Views:
         after = world.copy(member, is_changing=True)
         person = after.people[member]
         assert person.flushing is not None
-        person.held = max(person.held, person.flushing.part_of(member).cuts.get(self.origin, OWN))
-        person.flushing = None
+        person.held = max(person.held, person.flushing.cuts.get(self.origin, OWN))
         wishes = Wishes()
         person.follower.on_flushed(person.follower.promised, wishes)
         self._do(after, member, wishes)
@@ -273,7 +271,6 @@ class Views:
         is_heard = member in begin.view and self.origin.sender in begin.view
         person.held = self._start(person, begin) if is_heard else NOT_IN
         person.lived += (Lived(begin.view.id, *(person.held,) * 3),)
-        person.story = 0
 
     def _start(self, person: Person, begin: Begin) -> int:
         return begin.cut.starts[self.origin]
@@ -331,16 +328,11 @@ class Views:
     def _do(self, world: World, member: Member, wishes: Wishes) -> None:
         person = world.people[member]
         for wish in wishes.streams:
-            match wish:
-                case Freeze():
-                    person.flushing = None
-                    snapshot = self._snapshot(world, member)
-                    person.follower.on_snapshot(person.follower.promised, snapshot, wishes)
-                case Flush():
-                    person.flushing = person.follower._cut
-                case Begin():
-                    person.flushing = None
-                    self._begin(person, member, wish)
+            if isinstance(wish, Freeze):
+                snapshot = self._snapshot(world, member)
+                person.follower.on_snapshot(person.follower.promised, snapshot, wishes)
+            elif isinstance(wish, Begin):
+                self._begin(person, member, wish)
         for dest, frame in wishes.frames:
             if isinstance(frame, Cut) and frame.id not in world.cuts:
                 world.cuts = {**world.cuts, frame.id: frame}
@@ -368,7 +360,7 @@ class Views:
 
     def _judge(self, world: World) -> tuple[str, ...]:
         people = world.people.values()
-        key: tuple[object, ...] = tuple(map(self._story_of, people)), world.sent
+        key: tuple[object, ...] = tuple(each.lived for each in people), world.sent
         if any(len(each.lived) > 1 for each in people):  # before, no rule looks at proposals
             key = *key, world.proposed, world.marks
         if key not in self._judged:
@@ -406,7 +398,7 @@ class Views:
                 if frame.id == last and self._matters(world.people[dest], frame):
                     world = self._arrive(world, said)
             for member in living:
-                if world.people[member].flushing is not None and self._can_get(world, member):
+                if self._can_flush(world, member):
                     world = self._flush(world, member)
         self.premises["healed"] += 1
         if any(world.people[member].now.view != last for member in living):

@@ -23,20 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import ConfigError
 from ringcast.model import Origin
+from ringcast.trace import rows as trace
 from ringcast.trace.content import BLOCK_MESSAGES, BlockHasher, hashed_every
 from ringcast.trace.footer import Recording
-from ringcast.trace.rows import (
-    BLOCK,
-    DELIVER,
-    DROP_WINDOW,
-    OPEN,
-    SEND,
-    START,
-    STOP,
-    Row,
-    naming,
-    naming_id,
-)
+from ringcast.trace.rows import Row, naming, naming_id
 from ringcast.trace.scribe import QUEUE_ROWS_MAX, Queue, Scribe
 
 if TYPE_CHECKING:
@@ -136,18 +126,18 @@ class Recorder:
     def start(self, now: int) -> None:
         """The member begins. Rows are written from here on."""
         self._scribe.start()
-        self.write(START, now)
+        self.write(trace.START, now)
 
     def opened(self, origin: Origin, offset: int, view_id: ViewId, now: int) -> None:
         """A receive window opened with this view: what comes after `offset` will be delivered."""
         place = {"seqno": offset, "seqno2": offset, **naming_id(view_id)}
-        self.write(OPEN, now, **naming(origin), **place)
+        self.write(trace.OPEN, now, **naming(origin), **place)
         self._delivered[origin] = self._track(origin, offset)
 
     def dropped(self, origin: Origin, now: int) -> None:
         """The window of a departed member is gone: nothing more is expected of it."""
         if self.level == "full":
-            self.write(DROP_WINDOW, now, **naming(origin))
+            self.write(trace.DROP_WINDOW, now, **naming(origin))
         self._flush()
         self._delivered.pop(origin, None)
 
@@ -167,8 +157,13 @@ class Recorder:
         """Fragments of a large message took these seqnos; `sent` follows with the last one."""
         track = self._sender(stream)
         place = {"seqno": first, "seqno2": last, "kind": "fragment", **naming_id(view_id)}
-        self.write(SEND, now, **naming(track.origin), **place)
+        self.write(trace.SEND, now, **naming(track.origin), **place)
         self._put_blocks(track.hasher.skip(first, last), track, now)
+
+    def forget_sent(self, stream: Stream, through: int) -> None:
+        """What was sent up to here is gone: nobody knows what was in it."""
+        track = self._sender(stream)
+        track.hasher = self._track(track.origin, through).hasher
 
     def delivered(self, event: Delivered, now: int, detail: str = "") -> None:
         """The application was handed these messages; or (`ASIDE`) they were put aside for it."""
@@ -189,7 +184,7 @@ class Recorder:
         track = self._receiver(Origin(event.sender, event.stream))
         place = {"seqno": event.first, "seqno2": event.last, **naming_id(event.view_id)}
         place |= {"kind": "fragment", "detail": detail}
-        self.write(DELIVER, now, **naming(track.origin), **place)
+        self.write(trace.DELIVER, now, **naming(track.origin), **place)
         self._put_blocks(track.hasher.skip(event.first, event.last), track, now)
 
     def tick(self, now: int) -> None:
@@ -213,7 +208,7 @@ class Recorder:
             block = track.hasher.finish()
             if block is not None:
                 self._put_blocks([block], track, now)
-        self.write(STOP, now)
+        self.write(trace.STOP, now)
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Write what is queued and end; False if that takes longer than allowed."""
@@ -282,15 +277,15 @@ class Recorder:
             columns = naming(track.origin) | naming_id(track.view_id)
             columns |= {"seqno": track.first, "seqno2": track.last}
             if track.kind == "sent":
-                self.write(SEND, track.since, **columns)
+                self.write(trace.SEND, track.since, **columns)
             else:
                 kept, track.payloads = track.payloads, []
                 self._messages_kept += len(kept)
-                self.write(DELIVER, track.since, kept, **columns, detail=track.detail)
+                self.write(trace.DELIVER, track.since, kept, **columns, detail=track.detail)
 
     def _put_blocks(self, blocks: Sequence[Block], track: _Track, now: int) -> None:
         for block in blocks:
-            self.write(BLOCK, now, **naming(track.origin), **block.columns, kind=track.kind)
+            self.write(trace.BLOCK, now, **naming(track.origin), **block.columns, kind=track.kind)
 
     def _sender(self, stream: Stream) -> _Track:
         track = self._sent.get(stream)

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
 from ringcast.events import Writable
-from ringcast.model import Stream
+from ringcast.model import Stream, View, ViewId
 from ringcast.trace.observe.observer import TraceObserver
 from ringcast.trace.recorder import Recorder
 from ringcast.trace.rows import (
@@ -382,3 +382,29 @@ def test_nothing_is_asked_of_datagrams_at_level_deliveries(tmp_path: Path) -> No
     t.observers["B"].transmitted(None, [b"what no codec reads"], t.cluster.now)
     t.take()
     assert {row.event for row in t.rows("B")} == {START, SHOWN, OPEN, DELIVER, BLOCK, STOP}
+
+
+@pytest.mark.parametrize("level", ["deliveries", "full"])
+def test_what_is_sent_delivered_and_purged_in_one_take_counts_as_sent(
+    tmp_path: Path, level: str
+) -> None:
+    """Whoever goes on alone needs no acks, and sends the rest of a large message before it reads
+    of the view."""
+    t = Observed(tmp_path, "AB", "A", level, capacity=2)
+    node = t.cluster.nodes["A"]
+    t.send("A", bytes(5 * node.codec.payload_bytes_max))
+    node.install_view(View(ViewId(node.me, 9), (node.me,)), t.cluster.now)
+    t.until_all_is_taken()
+    for _ in range(8):
+        t.send("A", b"one more")
+        t.take()
+    rows = t.rows("A")
+    sent = [
+        seqno for row in rows if row.event == SEND for seqno in range(row.seqno, row.seqno2 + 1)
+    ]
+    delivered = [row.seqno2 for row in rows if row.event == DELIVER]
+    assert sent == list(range(1, delivered[-1] + 1))
+    assert {first: hash for first, _, hash in blocks(rows, "sent", "A")}.items() <= {
+        (first, hash) for first, _, hash in blocks(rows, "delivered", "A")
+    }
+    assert len(blocks(rows, "sent", "A")) >= (2 if level == "full" else 1)

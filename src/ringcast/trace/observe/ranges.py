@@ -84,38 +84,33 @@ class Ranges:
 
     def forget_ended(self, now: int) -> None:
         """The application is told of a view: what ended with it has been read."""
-        unread = self._unread()
-        windows = self._multicast.windows()
+        windows, unread = self._multicast.windows(), self._unread()
         for origin, window in list(self._open.items()):
             if window not in unread and windows.get(origin) is not window:
                 self._drop(origin, now)
                 if origin in self._next:
-                    window, offset, view_id = self._next.pop(origin)
-                    self._note_open(origin, window, offset, view_id, now)
+                    self._note_open(origin, *self._next.pop(origin), now)
 
     def look_at_purges(self, now: int) -> None:
         """What a sender purges, all members of its view have delivered: it counts their acks, or
         reports, in that view."""
         for sent in self._sent.values():
             sent.purged = sent.sending.window.low
-            if sent.purged > sent.purged_told and now - sent.told_at >= PURGES_NS:
-                self._tell_purged(sent, now)
+        self.tell_purged(now, PURGES_NS)
 
-    def tell_purged(self, now: int) -> None:
+    def tell_purged(self, now: int, every: int = 0) -> None:
         """It stands behind its view's row and before the next one's."""
         for sent in self._sent.values():
-            if sent.purged > sent.purged_told:
-                self._tell_purged(sent, now)
+            if sent.purged > sent.purged_told and now - sent.told_at >= every:
+                sent.purged_told, sent.told_at = sent.purged, now
+                place = {"stream": int(sent.stream), "seqno": sent.purged, "hd": sent.purged}
+                self._recorder.write(PURGE, now, **place)
 
     def note_sent_before(self, sender: Member, stream: Stream, last: int, now: int) -> None:
         """Whoever leaves may have sent and taken its last messages in one step."""
         sent = self._sent.get(stream)
         if sent is not None and last > sent.through and sender == self._node.me:
             self._note_sent(sent, now)
-
-    def _tell_purged(self, sent: _Sent, now: int) -> None:
-        sent.purged_told, sent.told_at = sent.purged, now
-        self._recorder.write(PURGE, now, stream=int(sent.stream), seqno=sent.purged, hd=sent.purged)
 
     def _unread(self) -> set[ReceiveWindow | SendWindow]:
         """Windows that have ended, and still deliver."""
@@ -158,6 +153,12 @@ class Ranges:
 
     def _note_sent(self, sent: _Sent, now: int) -> None:
         assert self.view_id is not None
+        if (low := sent.sending.window.low) > sent.through:
+            # Whoever is alone sends, delivers and purges in one take.
+            self._recorder.sent_fragments(sent.stream, sent.through + 1, low, self.view_id, now)
+            self._recorder.forget_sent(sent.stream, low)
+            sent.assembler.skip(low, is_middle=sent.sending.fragments.is_middle)
+            sent.through = low
         for data in sent.sending.sent_since(sent.through + 1):
             sent.through = data.last
             self._note_frame(sent, data, self.view_id, now)
