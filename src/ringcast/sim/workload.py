@@ -151,18 +151,12 @@ class Ledger:
         self.entries: dict[OriginKey, Content] = {}
 
     def add(self, event: Delivered | FragmentsDelivered) -> None:
-        if isinstance(event, Delivered):
-            run = event.run
-            self._add(event.sender, int(run.stream), run.payloads, run.last)
-        else:
-            self._add(event.sender, int(event.stream), [], event.last)
-
-    def _add(self, sender: Member, stream: int, payloads: list[bytes], last: int) -> None:
-        origin = (str(sender), sender.incarnation, stream)
+        run = event.run if isinstance(event, Delivered) else event
+        origin = (str(event.sender), event.sender.incarnation, int(run.stream))
         content = self.entries.get(origin, NOTHING)
-        for payload in payloads:  # as an application would: one by one
-            content = content.then(1, last, run_hash([payload]))
-        self.entries[origin] = content._replace(last=last)
+        for payload in event.run.payloads if isinstance(event, Delivered) else ():
+            content = content.then(1, run.last, run_hash([payload]))  # as they come: one by one
+        self.entries[origin] = content._replace(last=run.last)
 
     def dump(self) -> bytes:
         lines = [
