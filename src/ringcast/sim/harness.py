@@ -8,8 +8,8 @@ whatever it raises, beyond the errors of its API, ends the run (G7).
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from traceback import extract_tb
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError, UsageError
@@ -38,14 +38,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What an observer saw with its own eyes, beyond what rows can tell."""
+class Failure(NamedTuple):
+    """One violated rule, and the rows that show it."""
 
     rule: str
     text: str
-    run_idx: int
-    """The last row written before."""
+    rows: tuple[Row, ...] = ()
 
 
 class Recorder:
@@ -53,7 +51,8 @@ class Recorder:
 
     def __init__(self, clock: VirtualClock) -> None:
         self.rows: list[Row] = []
-        self.findings: list[Finding] = []
+        self.findings: list[Failure] = []
+        """What observers saw with their own eyes, beyond what rows can tell."""
         self.deliveries = 0
         self.last_send = 0
         """When a message, or a part of one, was last sent for the first time."""
@@ -66,31 +65,26 @@ class Recorder:
         self.happenings: Counter[str] = Counter()
         """What rows do not tell, counted."""
         self._clock = clock
-        self._own_rows = 0
+        self.write = RunSink(self).write
+        """A row of the run itself: a phase, or a fault that begins or ends."""
 
     @property
     def now(self) -> int:
         return self._clock.now
 
     def find(self, rule: str, text: str) -> None:
-        self.findings.append(Finding(rule, text, len(self.rows) - 1))
-
-    def write(self, event: str, **columns: Any) -> None:
-        """A row of the run itself: a phase, or a fault that begins or ends."""
-        row = Row(event, "", 0, self._own_rows, len(self.rows), self.now, **columns)
-        self.rows.append(row)
-        self._own_rows += 1
+        self.findings.append(Failure(rule, text, tuple(self.rows[-1:])))
 
 
 class RunSink:
-    """Takes the rows of one member: in the one order of the run, by its one clock."""
+    """Takes the rows of one member, or of the run itself: in its one order, by its one clock."""
 
     __slots__ = ("_inc", "_name", "_recorder", "_written")
 
-    def __init__(self, recorder: Recorder, me: Member) -> None:
+    def __init__(self, recorder: Recorder, me: Member | None = None) -> None:
         self._recorder = recorder
-        self._name = str(me)
-        self._inc = me.incarnation
+        self._name = "" if me is None else str(me)
+        self._inc = 0 if me is None else me.incarnation
         self._written = 0
 
     def write(self, event: str, now: int = 0, /, **columns: Any) -> None:
@@ -348,10 +342,5 @@ class Harness:
 
 def _place_of(error: AssertionError) -> str:
     """Where an assertion stands, and its text if it has one."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None:
-        return str(error)
-    code = last.tb_frame.f_code
-    return f"{code.co_filename.rpartition('/')[2]}:{last.tb_lineno} {error}".rstrip()
+    last = extract_tb(error.__traceback__)[-1]
+    return f"{last.filename.rpartition('/')[2]}:{last.lineno} {error}".rstrip()
