@@ -35,7 +35,6 @@ from ringcast.wire.codec import Codec
 if TYPE_CHECKING:
     from ringcast.node import Node
     from ringcast.sim.member import SimProcess
-    from ringcast.sim.network import Packet
     from ringcast.sim.options import Options
     from ringcast.wire.seal import DatagramSeal
 
@@ -77,9 +76,7 @@ class Cluster:
         self.state_random = Random(f"{options.seed} state")
         self.recorder = Recorder(self.clock)
         self.incidents = Incidents(self)
-        self.conditions = Conditions(
-            options, self.world.network, self, _slot, self.incidents.happen
-        )
+        self.conditions = Conditions(options, self.world.network, _slot, self.incidents.happen)
         self.processes: list[SimProcess] = []
         """Every incarnation there ever was."""
         self._by_member: dict[Member, SimProcess] = {}
@@ -184,21 +181,14 @@ class Cluster:
         if not process.is_up:
             return
         process.crash()
-        process.resident.note(CRASH)
+        process.resident.sink.write(CRASH)
         self.oracle.gone(process)
 
     def resume(self, process: SimProcess) -> None:
         """Everything that waited comes at once."""
         if process.is_alive and process.is_paused:
-            process.resident.note(RESUME)
+            process.resident.sink.write(RESUME)
             process.resume()
-
-    # Packets
-
-    def packet_fault(self, event: str, fault: str, packet: Packet, dest: Address) -> None:
-        """The network did something to a packet."""
-        sender = Member(_address(packet.source), packet.incarnation, packet.sender)
-        self._by_member[sender].resident.packet_fault(event, fault, packet, slot_name(_slot(dest)))
 
 
 def _are_one(processes: list[SimProcess]) -> bool:

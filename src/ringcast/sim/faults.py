@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ringcast.sim.clock import ns
 from ringcast.sim.mishaps import CUTS
 from ringcast.sim.network import CHANGE_KINDS, frame_kinds
-from ringcast.sim.options import RECEIVER
-from ringcast.sim.world import Does, Link
+from ringcast.sim.options import RECEIVER, slot_name
+from ringcast.sim.world import Does, Link, Process
 from ringcast.trace.observe.frames import DATA_KINDS
 from ringcast.trace.rows import NET_CORRUPT, NET_DROP, NET_DUP
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringcast.model import Address
-    from ringcast.sim.network import Packet
     from ringcast.sim.options import Incident, Options
     from ringcast.sim.world import Fault, Flight, Network
 
@@ -37,23 +36,17 @@ STALE_MAX = 30
 """So many are kept for later."""
 
 
-class Witness(Protocol):
-    """Who writes down what the network does."""
-
-    def packet_fault(self, event: str, fault: str, packet: Packet, dest: Address) -> None: ...
-
-
 class FaultLog:
     """What was injected: by class and frame kind, and by name."""
 
-    def __init__(self, witness: Witness | None = None, only: frozenset[str] | None = None) -> None:
+    def __init__(self, slot: Callable[[Address], int], only: frozenset[str] | None) -> None:
         """`only`: the faults that happen, by name; None: all."""
         self.matrix: Counter[tuple[str, str]] = Counter()
         self.total = 0
         self.names: list[str] = []
         self.partitions: Counter[str] = Counter()
         """Cuts, by what they are."""
-        self._witness = witness
+        self._slot = slot
         self._only = only
 
     def count(self, fault: str, kinds: tuple[str, ...], name: str = "") -> None:
@@ -72,8 +65,10 @@ class FaultLog:
         return True
 
     def tell(self, event: str, fault: str, flight: Flight) -> None:
-        if self._witness is not None and flight.packet is not None:
-            self._witness.packet_fault(event, fault, flight.packet, flight.link.dest)
+        """The trace of its sender does."""
+        if isinstance(flight.sender, Process):
+            dest = slot_name(self._slot(flight.link.dest))
+            flight.sender.resident.packet_fault(event, fault, flight.packet, dest)
 
 
 class Loss:
@@ -205,11 +200,10 @@ class Conditions:
         self,
         options: Options,
         network: Network,
-        witness: Witness,
         slot: Callable[[Address], int],
         happen: Callable[[Incident], None],
     ) -> None:
-        self.log = FaultLog(witness, None if options.only is None else frozenset(options.only))
+        self.log = FaultLog(slot, None if options.only is None else frozenset(options.only))
         self.cuts: Counter[tuple[int, int, str]] = Counter()
         """Links that are cut, and by which fault class."""
         self.severed: set[tuple[int, int]] = set()

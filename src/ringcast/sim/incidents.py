@@ -152,7 +152,7 @@ class Incidents:
             case ("close" | "sync", _) | ("F18", "drop"):
                 self._call(process, incident)
             case "F12", _:
-                process.resident.note(PAUSE)
+                process.resident.sink.write(PAUSE)
                 process.pause()
                 clock.after(incident.ms, cluster.resume, process)
             case "F13", "jump":

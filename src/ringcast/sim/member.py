@@ -8,8 +8,9 @@ from ringcast.core.shared import Phase
 from ringcast.events import Delivered, FragmentsDelivered, StateChunk, Undeliverable, Writable
 from ringcast.model import Stream
 from ringcast.protocols.views.layer import GroupViews
+from ringcast.rules.membership import LEAVE
 from ringcast.sim.harness import Harness
-from ringcast.sim.workload import EVERYBODY, UNIFORM, Application, Giver, Keeper
+from ringcast.sim.workload import EVERYBODY, UNIFORM, Application, Keeper
 from ringcast.sim.world import Process
 
 if TYPE_CHECKING:
@@ -32,10 +33,9 @@ class SimulatedMember(Harness):
 
     def __init__(self, cluster: Cluster, node: Node, slot: int) -> None:
         options, has_state = cluster.options, node.state is not None and node.state.has_state
-        self.keeper = Keeper(options, cluster.state_random) if has_state else None
-        super().__init__(node, slot, cluster.recorder, cluster.wiretap, self.keeper)
+        self.keeper = Keeper(self, cluster) if has_state else None
+        super().__init__(node, slot, cluster.recorder, cluster.wiretap)
         self.application = Application(node.me, options, cluster.payloads)
-        self._giver = None if self.keeper is None else Giver(self, self.keeper, cluster)
         self.was_late = False
         """It slept, or its clock or timers were wrong, at some time."""
         self.told: set[tuple[ViewId, Member]] = set()
@@ -80,8 +80,8 @@ class SimulatedMember(Harness):
         for event in events:
             if isinstance(event, Writable | Undeliverable):
                 self.application.writable(event.to)
-        if self._giver is not None:
-            self._giver.react(events)
+        if self.keeper is not None:
+            self.keeper.react(events)
         return any(
             isinstance(event, Delivered | FragmentsDelivered | StateChunk) for event in events
         )
@@ -135,7 +135,8 @@ class SimulatedMember(Harness):
             self.application.rate = 0
             for dest in (EVERYBODY, UNIFORM) if self._options.has_uniform else (EVERYBODY,):
                 self.want(dest, self._options.late_messages)
-        self.leave(self.process.now)
+        self.sink.write(LEAVE)
+        self.call(self.node.leave, self.process.now)
         self.process.turn()
 
     def want(self, dest: int, count: int) -> None:
