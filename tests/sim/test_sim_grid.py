@@ -8,8 +8,9 @@ from click.testing import CliRunner
 from ringcast.cli import main
 from ringcast.errors import UsageError
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting, place, point_words
+from ringcast.sim.harness import Failure
 from ringcast.sim.plan import expand
-from ringcast.sim.runner import Failure, run, state_of
+from ringcast.sim.runner import run, state_of
 from ringcast.trace.rows import PHASE
 
 

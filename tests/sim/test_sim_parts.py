@@ -36,18 +36,8 @@ if TYPE_CHECKING:
     from ringcast.sim.world import Flight
 
 
-class Notes:
-    """A witness that only remembers."""
-
-    def __init__(self) -> None:
-        self.faults: list[tuple[str, str]] = []
-
-    def packet_fault(self, event: str, fault: str, packet: Packet, dest: Address) -> None:
-        self.faults.append((event, fault))
-
-
 def packet(number: int) -> Packet:
-    return Packet(0, "A", 1, number.to_bytes(4, "little") * 10, [], ("data",))
+    return Packet("A", 1, number.to_bytes(4, "little") * 10, [], ("data",))
 
 
 A, B = (Address("10.0.0.1", port) for port in (0, 1))
@@ -55,7 +45,7 @@ A, B = (Address("10.0.0.1", port) for port in (0, 1))
 
 def network_of(options: Options, arrive: Callable[[Flight], None]) -> tuple[Network, Conditions]:
     network = Network(VirtualClock(), partial(seeded_link, options, port), arrive)
-    return network, Conditions(options, network, Notes(), port, lambda _: None)
+    return network, Conditions(options, network, port, lambda _: None)
 
 
 def port(address: Address) -> int:

@@ -1,27 +1,31 @@
 """Cluster: a whole group in a virtual world. `sim/phases.py` says what it goes through.
 
-Nothing here iterates over a set, and all chance comes from the seed: one seed, one trace.
+Nodes find each other and make their own views: the cluster starts them, tells them where others may
+be, and knows when all that live are in one view. Nothing here iterates over a set, and all chance
+comes from the seed: one seed, one trace.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.config import GroupConfig
-from ringcast.model import Address, Member, Stream
+from ringcast.core.shared import Phase
+from ringcast.model import Address, Member, Origin, Stream
 from ringcast.node import build_node
 from ringcast.protocols.failure import FailureDetector
 from ringcast.sim.clock import LocalClock
 from ringcast.sim.facts import facts_of
 from ringcast.sim.faults import Conditions, seeded_link
-from ringcast.sim.gathering import Gathering, Oracle
 from ringcast.sim.harness import Recorder
 from ringcast.sim.incidents import Incidents
 from ringcast.sim.member import FIRST_PORT, SimulatedMember
 from ringcast.sim.network import ChecksumSeal
 from ringcast.sim.options import slot_name
+from ringcast.sim.oracle import Oracle
 from ringcast.sim.phases import Phases
 from ringcast.sim.workload import Payloads
 from ringcast.sim.world import Driving, World
@@ -31,7 +35,6 @@ from ringcast.wire.codec import Codec
 if TYPE_CHECKING:
     from ringcast.node import Node
     from ringcast.sim.member import SimProcess
-    from ringcast.sim.network import Packet
     from ringcast.sim.options import Options
     from ringcast.wire.seal import DatagramSeal
 
@@ -73,13 +76,10 @@ class Cluster:
         self.state_random = Random(f"{options.seed} state")
         self.recorder = Recorder(self.clock)
         self.incidents = Incidents(self)
-        self.conditions = Conditions(
-            options, self.world.network, self, _slot, self.incidents.happen
-        )
+        self.conditions = Conditions(options, self.world.network, _slot, self.incidents.happen)
         self.processes: list[SimProcess] = []
         """Every incarnation there ever was."""
         self._by_member: dict[Member, SimProcess] = {}
-        self.gathering = Gathering(self, [_address(slot) for slot in range(options.nodes)])
         self.oracle = Oracle(self)
         self._node_factory = node_factory or node_factory_for(options)
         self.payloads = Payloads(options.seed)
@@ -101,21 +101,29 @@ class Cluster:
     def trace(self) -> Trace:
         return Trace(self.recorder.rows, facts_of(self))
 
-    # The applications
+    # Who is there
 
-    def may_send(self, member: SimulatedMember) -> bool:
-        """Messages to the group need a member that stays; those to one member only need to know its
-        address."""
-        if member.node.view is None:
-            return False
-        return self.options.protocol == "unicast" or self.gathering.is_member(member.node.me)
+    @property
+    def living(self) -> list[SimProcess]:
+        """Who lives and has not left, in the group or on the way to it."""
+        return [process for process in self.processes if process.is_up]
 
-    def may_send_to(self, member: SimulatedMember, peer: Member) -> bool:
-        """Whoever knows that a member is gone does not write to it any more."""
-        view = member.node.view
-        return self.options.protocol == "unicast" or (view is not None and peer in view)
+    def coordinator(self) -> SimProcess | None:
+        """Whoever makes views for the largest group, as most members see it."""
+        memberships = [process.node.membership for process in self.living]
+        named = [each.coordinator for each in memberships if each is not None]
+        reports = Counter(who for who in named if who is not None)
+        return self._by_member[max(reports, key=lambda who: reports[who])] if reports else None
 
-    # Members come and go
+    @property
+    def has_one_view(self) -> bool:
+        """Everybody who lives is in one view of exactly those, and nothing is being changed. So it
+        is in each component, if some cannot hear each other."""
+        components: dict[int, list[SimProcess]] = {}
+        for process in self.living:
+            component = self.conditions.component(process.resident.slot)
+            components.setdefault(component, []).append(process)
+        return all(map(_are_one, components.values()))
 
     def process_in(self, slot: int) -> SimProcess | None:
         """The latest incarnation there, dead or alive; None: there never was any."""
@@ -123,6 +131,8 @@ class Cluster:
 
     def process_of(self, member: Member) -> SimProcess:
         return self._by_member[member]
+
+    # Members come and go
 
     def boot(self, slot: int) -> SimProcess:
         self._incarnations[slot] += 1
@@ -143,39 +153,66 @@ class Cluster:
         return process
 
     def join(self, slot: int) -> None:
+        """Start a node. It knows some addresses, the nearest; the others it learns later."""
         process = self.process_in(slot)
-        if process is not None and process.is_up:
+        if (process is not None and process.is_up) or self.is_healing:  # who is away stays away
             return
-        if not self.is_healing:  # who is away then stays away
-            self.gathering.admit(self.boot(slot))
+        process = self.boot(slot)
+        process.resident.call(process.node.start, process.now)
+        self.tell_addresses(process, self.options.told)
+        if self.options.told < 1:
+            self.clock.after(self.options.told_ms, self.tell_addresses, process)
+
+    def tell_addresses(self, process: SimProcess, share: float = 1.0) -> None:
+        if process.can_act:
+            slot, count = process.resident.slot, self.options.nodes
+            others = [_address((slot + step) % count) for step in range(1, count)]
+            known = others[: round(share * count)]
+            process.resident.call(process.node.add_candidates, known, process.now)
+            process.turn()
 
     def may_go(self, process: SimProcess) -> bool:
         """Whether the group survives without this one."""
         if not process.is_alive or process.doom is not None:
             return False
-        return any(
-            other is not process and other.is_up and other.doom is None for other in self.processes
-        )
+        return any(other is not process and other.doom is None for other in self.living)
 
     def crash(self, process: SimProcess) -> None:
         if not process.is_up:
             return
         process.crash()
-        process.resident.note(CRASH)
+        process.resident.sink.write(CRASH)
         self.oracle.gone(process)
 
     def resume(self, process: SimProcess) -> None:
         """Everything that waited comes at once."""
         if process.is_alive and process.is_paused:
-            process.resident.note(RESUME)
+            process.resident.sink.write(RESUME)
             process.resume()
 
-    # Packets
 
-    def packet_fault(self, event: str, fault: str, packet: Packet, dest: Address) -> None:
-        """The network did something to a packet."""
-        sender = Member(_address(packet.source), packet.incarnation, packet.sender)
-        self._by_member[sender].resident.packet_fault(event, fault, packet, slot_name(_slot(dest)))
+def _are_one(processes: list[SimProcess]) -> bool:
+    views = [process.node.view for process in processes]
+    everybody = {process.resident.me for process in processes}
+    return all(
+        view is not None and view == views[0] and set(view) == everybody for view in views
+    ) and all(map(_is_at_rest, processes))
+
+
+def _is_at_rest(process: SimProcess) -> bool:
+    """In the group with all windows open, and waiting for nothing."""
+    node, windows = process.node, process.node.multicast.windows()
+    assert node.membership is not None
+    return (
+        node.membership.phase is Phase.MEMBER
+        and node.membership.is_idle
+        and not (node.state is not None and node.state.is_behind)
+        and all(
+            Origin(member, stream) in windows
+            for member in node.view or ()
+            for stream in node.multicast.streams
+        )
+    )
 
 
 def _address(slot: int) -> Address:

@@ -98,8 +98,8 @@ class Owner(Protocol):
     is_paused: bool
     parked: list[Callable[[], None]]
 
-    def local_s(self, true_s: float) -> float:
-        """What its clock shows at this time."""
+    def now(self) -> int:
+        """What its clock shows."""
         ...
 
     def due_s(self, local_s: float) -> float:
@@ -110,25 +110,25 @@ class Owner(Protocol):
 class _Gate:
     """A callback that waits while its owner is paused."""
 
-    __slots__ = ("_callback", "_context", "_loop", "_owner", "handle")
+    __slots__ = ("_callback", "_loop", "context", "handle", "owner")
 
     def __init__(
-        self, loop: VirtualLoop, owner: Owner, callback: Callable[[], object], context: Context
+        self, loop: VirtualLoop, callback: Callable[[], object], context: Context | None
     ) -> None:
+        self.context = copy_context() if context is None else context  # an empty one is false
+        self.owner = loop.owner_in(self.context)
         self.handle: asyncio.Handle | None = None
         self._loop = loop
-        self._owner = owner
         self._callback = callback
-        self._context = context
 
     def __call__(self) -> None:
-        if self._owner.is_paused:
-            self._owner.parked.append(self._again)
+        if self.owner is not None and self.owner.is_paused:
+            self.owner.parked.append(self._again)
         else:
             self._callback()
 
     def _again(self) -> None:
-        self._loop.call_soon(self._run, context=self._context)
+        self._loop.call_soon(self._run, context=self.context)
 
     def _run(self) -> None:
         """Unless what ran before this has cancelled it."""
@@ -150,19 +150,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual.admits_real = False
 
     def time(self) -> float:
-        true_s = self._clock.now / NS_PER_S
         owner = self.owner_in(copy_context())
-        return true_s if owner is None else owner.local_s(true_s)
+        return (self._clock.now if owner is None else owner.now()) / NS_PER_S
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        context = copy_context() if context is None else context  # an empty one is false
-        owner = self.owner_in(context)
-        if owner is None:
-            return super().call_soon(callback, *args, context=context)
-        gate = _Gate(self, owner, partial(callback, *args), context)
-        gate.handle = super().call_soon(gate, context=context)
+        gate = _Gate(self, partial(callback, *args), context)
+        gate.handle = super().call_soon(gate, context=gate.context)
         return gate.handle
 
     def call_at(
@@ -172,12 +167,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        context = copy_context() if context is None else context  # an empty one is false
-        owner = self.owner_in(context)
-        if owner is None:
-            return super().call_at(when, callback, *args, context=context)
-        gate = _Gate(self, owner, partial(callback, *args), context)
-        gate.handle = handle = super().call_at(owner.due_s(when), gate, context=context)
+        gate = _Gate(self, partial(callback, *args), context)
+        due_s = when if gate.owner is None else gate.owner.due_s(when)
+        gate.handle = handle = super().call_at(due_s, gate, context=gate.context)
         return handle
 
     def new_descriptor(self) -> int:

@@ -8,15 +8,15 @@ as many for every datagram whatever becomes of it; so leaving out one fault move
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ringcast.sim.clock import ns
 from ringcast.sim.mishaps import CUTS
 from ringcast.sim.network import CHANGE_KINDS, frame_kinds
-from ringcast.sim.options import RECEIVER
-from ringcast.sim.world import Link
+from ringcast.sim.options import RECEIVER, slot_name
+from ringcast.sim.world import Does, Link, Process
 from ringcast.trace.observe.frames import DATA_KINDS
 from ringcast.trace.rows import NET_CORRUPT, NET_DROP, NET_DUP
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringcast.model import Address
-    from ringcast.sim.network import Packet
     from ringcast.sim.options import Incident, Options
     from ringcast.sim.world import Fault, Flight, Network
 
@@ -37,23 +36,17 @@ STALE_MAX = 30
 """So many are kept for later."""
 
 
-class Witness(Protocol):
-    """Who writes down what the network does."""
-
-    def packet_fault(self, event: str, fault: str, packet: Packet, dest: Address) -> None: ...
-
-
 class FaultLog:
     """What was injected: by class and frame kind, and by name."""
 
-    def __init__(self, witness: Witness | None = None, only: frozenset[str] | None = None) -> None:
+    def __init__(self, slot: Callable[[Address], int], only: frozenset[str] | None) -> None:
         """`only`: the faults that happen, by name; None: all."""
         self.matrix: Counter[tuple[str, str]] = Counter()
         self.total = 0
         self.names: list[str] = []
         self.partitions: Counter[str] = Counter()
         """Cuts, by what they are."""
-        self._witness = witness
+        self._slot = slot
         self._only = only
 
     def count(self, fault: str, kinds: tuple[str, ...], name: str = "") -> None:
@@ -72,56 +65,10 @@ class FaultLog:
         return True
 
     def tell(self, event: str, fault: str, flight: Flight) -> None:
-        if self._witness is not None and flight.packet is not None:
-            self._witness.packet_fault(event, fault, flight.packet, flight.link.dest)
-
-
-@dataclass(slots=True)
-class CalmDelay:
-    """Short, and nothing else happens."""
-
-    delta_ns: int
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        flight.due += round(self.delta_ns * dice.uniform(0.2, 1.0))
-        return [flight]
-
-
-@dataclass(slots=True)
-class Delay:
-    """The usual delay of the link, of one of three shapes. It draws for all the others."""
-
-    mean_ns: int
-    shape: str
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        roll = dice.random
-        flight.draws = roll(), roll(), roll(), roll(), roll(), roll()
-        base = self.mean_ns * flight.link.factor
-        match self.shape:
-            case "uniform":
-                base *= dice.uniform(0.5, 1.5)
-            case "lognormal":
-                base *= dice.lognormvariate(0.0, 0.7)
-        flight.due = flight.base = flight.due + round(base)
-        return [flight]
-
-
-@dataclass(slots=True)
-class Cut:
-    """Nothing passes a link that is cut."""
-
-    fault_of: Callable[[Link], str]
-    """The class of the fault that cuts this link; empty: none does."""
-    log: FaultLog
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        fault = self.fault_of(flight.link)
-        if not fault:
-            return [flight]
-        self.log.count(fault, flight.kinds)
-        self.log.tell(NET_DROP, fault, flight)
-        return []
+        """The trace of its sender does."""
+        if isinstance(flight.sender, Process):
+            dest = slot_name(self._slot(flight.link.dest))
+            flight.sender.resident.packet_fault(event, fault, flight.packet, dest)
 
 
 class Loss:
@@ -177,131 +124,73 @@ class Loss:
                 return kind in packet.kinds and draw < self._target_loss
 
 
-@dataclass(slots=True)
-class Lateness:
-    """F5: some take much longer, and all behind them. F4: some are overtaken."""
+@dataclass
+class Drawn:
+    """What befalls a share of all datagrams: one draw says which, and how late."""
 
     fault: str
+    draw: int
     share: float
-    late_ns: int
     log: FaultLog
+    late_ns: int = 0
+    """The latest."""
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        draw = flight.draws[SPIKED if self.fault == "F5" else LATE]
-        if draw < self.share and self.log.hits(self.fault, flight):
-            flight.due += round(self.late_ns * draw / self.share)
-            flight.keeps_order &= self.fault == "F5"
+        is_hit = not flight.is_copy and flight.draws[self.draw] < self.share
+        return self.hit(flight, dice) if is_hit and self.log.hits(self.fault, flight) else [flight]
+
+    def hit(self, flight: Flight, dice: Random) -> list[Flight]:
+        """F5: some take much longer, and all behind them. F4: some are overtaken."""
+        flight.due += self.late(self.late_ns, flight)
+        flight.keeps_order &= self.fault == "F5"
         return [flight]
 
+    def late(self, most_ns: float, flight: Flight) -> int:
+        return round(most_ns * flight.draws[self.draw] / self.share)
 
-@dataclass(slots=True)
-class Duplicates:
-    """F3: some arrive several times."""
 
-    share: float
-    copies: int
-    late_ns: int
-    log: FaultLog
+@dataclass
+class Copies(Drawn):
+    """F3: some arrive several times. F22: some once more, much later, when nobody expects them."""
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        draw = flight.draws[COPIED]
-        if draw >= self.share or not self.log.hits("F3", flight):
-            return [flight]
-        self.log.tell(NET_DUP, "F3", flight)
-        late = [self.late_ns * copy / self.copies for copy in range(1, self.copies + 1)]
-        dues = [flight.base + round(extra * draw / self.share) for extra in late]
+    copies: int = 1
+    kept: list[Flight] = field(default_factory=list)
+    """F22: some of those of view changes, for when all is calm."""
+
+    def hit(self, flight: Flight, dice: Random) -> list[Flight]:
+        most = (self.late_ns * copy / self.copies for copy in range(1, self.copies + 1))
+        dues = [flight.base + self.late(each, flight) for each in most]
         copies = [replace(flight, due=due, keeps_order=False, is_copy=True) for due in dues]
+        if self.fault == "F3":
+            self.log.tell(NET_DUP, "F3", flight)
+        elif len(self.kept) < STALE_MAX and all(kind in SETTLED_KINDS for kind in flight.kinds):
+            self.kept += copies
         return [*copies, flight]
 
 
-class Corruption:
+@dataclass
+class Corruption(Drawn):
     """F6: some have other bytes."""
 
-    def __init__(self, share: float, log: FaultLog) -> None:
-        self._share = share
-        self._log = log
-        self._previous: dict[Link, bytes] = {}
+    previous: dict[Link, bytes] = field(default_factory=dict)
 
     def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        if flight.is_copy:
-            return [flight]
-        whole, link = flight.datagram, flight.link
-        if flight.draws[SPOILED] < self._share and self._log.hits("F6", flight):
-            self._spoil(flight, dice)
-        self._previous[link] = whole  # as sent: spliced with a spoiled one, it might be whole
+        whole = flight.datagram
+        super().apply(flight, dice)
+        if not flight.is_copy:
+            # As sent: spliced with a spoiled one, it might be whole.
+            self.previous[flight.link] = whole
         return [flight]
 
-    def _spoil(self, flight: Flight, dice: Random) -> None:
-        previous = self._previous.get(flight.link, b"")
+    def hit(self, flight: Flight, dice: Random) -> list[Flight]:
+        previous = self.previous.get(flight.link, b"")
         data = spoiled(flight.datagram, previous, dice)
-        if data in (flight.datagram, previous):
-            return  # by chance a whole datagram again
-        self._log.tell(NET_CORRUPT, "F6", flight)
-        flight.datagram = data
-        if flight.packet is not None:
-            flight.packet = replace(flight.packet, data=data, is_corrupted=True)
-
-
-class Stale:
-    """F22: some come once more, much later, when nobody expects them."""
-
-    def __init__(self, options: Options, log: FaultLog) -> None:
-        self.kept: list[Flight] = []
-        """Some of those of view changes, for when all is calm."""
-        self._share = options.stale if options.has("F22") else 0.0
-        self._late = ns(options.stale_ms)
-        self._log = log
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        draw = flight.draws[STALE]
-        if flight.is_copy or draw >= self._share or not self._log.hits("F22", flight):
-            return [flight]
-        due = flight.base + round(self._late * draw / self._share)
-        copy = replace(flight, due=due, keeps_order=False, is_copy=True)
-        if len(self.kept) < STALE_MAX and all(kind in SETTLED_KINDS for kind in flight.kinds):
-            self.kept.append(copy)
-        return [copy, flight]
-
-
-class Tripwire:
-    """Lets incidents happen with the frames that they wait for."""
-
-    def __init__(self, happen: Callable[[Incident], None], slot: Callable[[Address], int]) -> None:
-        self.armed: list[Incident] = []
-        self._happen = happen
-        self._slot = slot
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        for incident in list(self.armed):
-            if incident.when in flight.kinds:
-                self.armed.remove(incident)
-                if incident.after:
-                    self.armed.append(replace(incident, after=incident.after - 1))
-                else:
-                    self._happen(replace(incident, nodes=self._hit(incident, flight), when=""))
+        if data not in (flight.datagram, previous):  # by chance a whole datagram again
+            self.log.tell(NET_CORRUPT, "F6", flight)
+            flight.datagram = data
+            if flight.packet is not None:
+                flight.packet = replace(flight.packet, data=data, is_corrupted=True)
         return [flight]
-
-    def _hit(self, incident: Incident, flight: Flight) -> tuple[int, ...]:
-        ends = self._slot(flight.link.source), self._slot(flight.link.dest)
-        return incident.nodes or (ends[::-1] if incident.what == RECEIVER else ends)
-
-
-class Traffic:
-    """Counts the kinds of frames under way, and that ever were."""
-
-    def __init__(self) -> None:
-        self.under_way: Counter[str] = Counter()
-        self.carried: Counter[str] = Counter()
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        for kind in flight.kinds:
-            self.under_way[kind] += 1
-            self.carried[kind] += 1
-        return [flight]
-
-    def arrived(self, flight: Flight) -> None:
-        for kind in flight.kinds:
-            self.under_way[kind] -= 1
 
 
 class Conditions:
@@ -311,25 +200,30 @@ class Conditions:
         self,
         options: Options,
         network: Network,
-        witness: Witness,
         slot: Callable[[Address], int],
         happen: Callable[[Incident], None],
     ) -> None:
-        self.log = FaultLog(witness, None if options.only is None else frozenset(options.only))
+        self.log = FaultLog(slot, None if options.only is None else frozenset(options.only))
         self.cuts: Counter[tuple[int, int, str]] = Counter()
         """Links that are cut, and by which fault class."""
         self.severed: set[tuple[int, int]] = set()
         """Links that are cut for good, healing or not."""
-        self.tripwire = Tripwire(happen, slot)
-        self.stale = Stale(options, self.log)
-        self.traffic = Traffic()
-        network.on_arrival = self.traffic.arrived
+        self.armed: list[Incident] = []
+        """They wait for frames."""
+        late = ns(options.stale_ms)
+        self.stale = Copies("F22", STALE, options.stale, self.log, late)
+        self._under_way: Counter[str] = Counter()
+        """Frames, by their kind."""
+        self._carried: Counter[str] = Counter()
+        """The same, of all that ever were under way."""
+        network.on_arrival = self._arrived
         self._options = options
         self._network = network
         self._slot = slot
+        self._happen = happen
         self._kinds = frame_kinds(options.protocol, options.purge)
         self._storm = self._faults()
-        self._calm: list[Fault] = [CalmDelay(ns(options.delta_ms)), self._cut, self.traffic]
+        self._calm = [Does(self._calm_delay), Does(self._cut), Does(self._count)]
         self.is_calm = True
 
     @property
@@ -343,58 +237,92 @@ class Conditions:
 
     def _faults(self) -> list[Fault]:
         options, log = self._options, self.log
-        self._cut = Cut(self._fault_of, log)
-        faults: list[Fault] = [
-            Delay(ns(options.delay_ms), options.delay),
-            self.tripwire,
-            self._cut,
-            Loss(options, log),
-        ]
-        if options.has("F5"):
-            faults.append(Lateness("F5", options.spikes, ns(options.spike_ms), log))
-        if options.has("F4"):
-            faults.append(Lateness("F4", options.reorder, ns(options.reorder_ms), log))
-        if options.has("F3"):
-            late = ns(options.copy_late_ms)
-            faults.append(Duplicates(options.duplicates, options.copies, late, log))
-        if options.has("F22"):
-            faults.append(self.stale)
-        if options.has("F6"):
-            faults.append(Corruption(options.corruption, log))
-        return [*faults, self.traffic]
+        late = ns(options.copy_late_ms)
+        drawn = (
+            Drawn("F5", SPIKED, options.spikes, log, ns(options.spike_ms)),
+            Drawn("F4", LATE, options.reorder, log, ns(options.reorder_ms)),
+            Copies("F3", COPIED, options.duplicates, log, late, options.copies),
+            self.stale,
+            Corruption("F6", SPOILED, options.corruption, log),
+        )
+        faults: list[Fault] = [Does(self._delay), Does(self._trip), Does(self._cut)]
+        faults.append(Loss(options, log))
+        faults += [each for each in drawn if options.has(each.fault)]
+        return [*faults, Does(self._count)]
 
-    def _fault_of(self, link: Link) -> str:
-        if not self.cuts and not self.severed:
-            return ""
-        return self._cut_by(self._slot(link.source), self._slot(link.dest))
+    def _delay(self, flight: Flight, dice: Random) -> list[Flight]:
+        """The usual delay of the link, of one of three shapes. It draws for all faults."""
+        roll = dice.random
+        flight.draws = roll(), roll(), roll(), roll(), roll(), roll()
+        base = ns(self._options.delay_ms) * flight.link.factor
+        match self._options.delay:
+            case "uniform":
+                base *= dice.uniform(0.5, 1.5)
+            case "lognormal":
+                base *= dice.lognormvariate(0.0, 0.7)
+        flight.due = flight.base = flight.due + round(base)
+        return [flight]
 
-    def is_cut(self, source: int, dest: int) -> bool:
-        """Whether nothing passes from one slot to the other."""
-        return bool(self._cut_by(source, dest))
+    def _calm_delay(self, flight: Flight, dice: Random) -> list[Flight]:
+        """Short, and nothing else happens."""
+        flight.due += round(ns(self._options.delta_ms) * dice.uniform(0.2, 1.0))
+        return [flight]
 
-    def _cut_by(self, source: int, dest: int) -> str:
-        for fault in CUTS:
-            if self.cuts[source, dest, fault] > 0 or (source, dest) in self.severed:
-                return fault
+    def _trip(self, flight: Flight, dice: Random) -> list[Flight]:
+        """Let incidents happen with the frames that they wait for."""
+        ends = self._slot(flight.link.source), self._slot(flight.link.dest)
+        for incident in list(self.armed):
+            if incident.when in flight.kinds:
+                self.armed.remove(incident)
+                if incident.after:
+                    self.armed.append(replace(incident, after=incident.after - 1))
+                else:
+                    hit = ends[::-1] if incident.what == RECEIVER else ends
+                    self._happen(replace(incident, nodes=incident.nodes or hit, when=""))
+        return [flight]
+
+    def _cut(self, flight: Flight, dice: Random) -> list[Flight]:
+        """Nothing passes a link that is cut."""
+        fault = self.cut_by(self._slot(flight.link.source), self._slot(flight.link.dest))
+        if not fault:
+            return [flight]
+        self.log.count(fault, flight.kinds)
+        self.log.tell(NET_DROP, fault, flight)
+        return []
+
+    def _count(self, flight: Flight, dice: Random) -> list[Flight]:
+        self._under_way.update(flight.kinds)
+        self._carried.update(flight.kinds)
+        return [flight]
+
+    def _arrived(self, flight: Flight) -> None:
+        self._under_way.subtract(flight.kinds)
+
+    def cut_by(self, source: int, dest: int) -> str:
+        """The fault class that lets nothing pass from one slot to the other; empty: all passes."""
+        if self.cuts or self.severed:
+            for fault in CUTS:
+                if self.cuts[source, dest, fault] > 0 or (source, dest) in self.severed:
+                    return fault
         return ""
 
     def heal(self) -> None:
         """No faults from now on; but what is still under way may arrive."""
         self.is_calm = True
         self.cuts.clear()
-        self.tripwire.armed.clear()
+        self.armed.clear()
         self._network.begin_era()
 
     def expire(self) -> None:
         """What was under way then never arrives."""
         self._network.expire()
-        self.traffic.under_way.clear()
+        self._under_way.clear()
 
     def kinds_under_way(self) -> tuple[str, ...]:
-        return tuple(kind for kind in self._kinds if self.traffic.under_way[kind] > 0)
+        return tuple(kind for kind in self._kinds if self._under_way[kind] > 0)
 
     def kinds_carried(self) -> tuple[str, ...]:
-        return tuple(kind for kind in self._kinds if self.traffic.carried[kind] > 0)
+        return tuple(kind for kind in self._kinds if self._carried[kind] > 0)
 
     def component(self, slot: int) -> int:
         """The first of those whom this node can hear in the end."""

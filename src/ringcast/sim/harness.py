@@ -8,18 +8,18 @@ whatever it raises, beyond the errors of its API, ends the run (G7).
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from traceback import extract_tb
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError, UsageError
 from ringcast.events import Closed
 from ringcast.model import Stream
 from ringcast.protocols.views.layer import GroupViews
-from ringcast.rules.membership import LEAVE
 from ringcast.sim.network import Packet
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.run import RunObserver
+from ringcast.trace.observe.sink import Contents
 from ringcast.trace.rows import Row, about
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ringcast.core.effects import Signal
     from ringcast.events import Event
-    from ringcast.model import Address, Member, Origin, View, ViewId
+    from ringcast.model import Address, Member, View, ViewId
     from ringcast.node import Node
     from ringcast.sim.clock import VirtualClock
     from ringcast.sim.workload import Keeper
@@ -38,59 +38,50 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What an observer saw with its own eyes, beyond what rows can tell."""
+class Failure(NamedTuple):
+    """One violated rule, and the rows that show it."""
 
     rule: str
     text: str
-    run_idx: int
-    """The last row written before."""
+    rows: tuple[Row, ...] = ()
 
 
-class Recorder:
+class Recorder(Contents):
     """Numbers the rows, remembers every message by its seqno, and collects findings."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.rows: list[Row] = []
-        self.findings: list[Finding] = []
+        self.findings: list[Failure] = []
+        """What observers saw with their own eyes, beyond what rows can tell."""
         self.deliveries = 0
         self.last_send = 0
         """When a message, or a part of one, was last sent for the first time."""
-        self.sent: dict[Origin, dict[int, bytes]] = {}
-        """Whole messages by the seqno of their last fragment."""
-        self.sent_to: dict[tuple[Member, Member, int], dict[int, bytes]] = {}
-        """The same for what one member sent to another: by sender, receiver and epoch."""
-        self.pieces: dict[Origin, dict[int, tuple[bytes, bool]]] = {}
-        """Fragments as they left their sender for the first time, and whether more follow."""
-        self.happenings: Counter[str] = Counter()
+        self.sent = {}
+        self.sent_to = {}
+        self.pieces = {}
+        self.happenings = Counter()
         """What rows do not tell, counted."""
         self._clock = clock
-        self._own_rows = 0
+        self.write = RunSink(self).write
+        """A row of the run itself: a phase, or a fault that begins or ends."""
 
     @property
     def now(self) -> int:
         return self._clock.now
 
     def find(self, rule: str, text: str) -> None:
-        self.findings.append(Finding(rule, text, len(self.rows) - 1))
-
-    def write(self, event: str, **columns: Any) -> None:
-        """A row of the run itself: a phase, or a fault that begins or ends."""
-        row = Row(event, "", 0, self._own_rows, len(self.rows), self.now, **columns)
-        self.rows.append(row)
-        self._own_rows += 1
+        self.findings.append(Failure(rule, text, tuple(self.rows[-1:])))
 
 
 class RunSink:
-    """Takes the rows of one member: in the one order of the run, by its one clock."""
+    """Takes the rows of one member, or of the run itself: in its one order, by its one clock."""
 
     __slots__ = ("_inc", "_name", "_recorder", "_written")
 
-    def __init__(self, recorder: Recorder, me: Member) -> None:
+    def __init__(self, recorder: Recorder, me: Member | None = None) -> None:
         self._recorder = recorder
-        self._name = str(me)
-        self._inc = me.incarnation
+        self._name = "" if me is None else str(me)
+        self._inc = 0 if me is None else me.incarnation
         self._written = 0
 
     def write(self, event: str, now: int = 0, /, **columns: Any) -> None:
@@ -120,15 +111,16 @@ class _Observer(RunObserver):
 class Harness:
     """One member, driven and observed."""
 
+    keeper: Keeper | None
+    """The application, if it has a state."""
+
     def __init__(
         self,
         node: Node,
         slot: int,
         recorder: Recorder,
         wiretap: Codec,
-        keeper: Keeper | None = None,
     ) -> None:
-        """`keeper`: the application, if it has a state."""
         self.node = node
         self.me = node.me
         self.slot = slot
@@ -136,21 +128,20 @@ class Harness:
         self._served = self._timeouts = 0  # when timers were last served; how often at that instant
         self._recorder = recorder
         self._name = str(node.me)
-        self._keeper = keeper
-        self._sink = RunSink(recorder, node.me)
+        self.sink = RunSink(recorder, node.me)
         self._buffer = bytearray(DATAGRAM_BYTES_MAX)
         self._last_word = ""
         self._outgoing: list[tuple[Address | None, bytes, Packet]] = []  # from before the last view
         self._arriving: deque[Packet] = deque()
         self._observer = node.observer = _Observer(
-            *(node, self._sink),
+            *(node, self.sink),
             codec=wiretap,
             contents=recorder,
-            keeper=keeper,
+            keeper=self.keeper,
             flush=self._flush,
         )
         self._observer.arrive = self._arrive
-        self._sink.write(trace.START)
+        self.sink.write(trace.START)
 
     def member_at(self, port: int) -> Member | None:
         """Whom this member has last seen there in a view."""
@@ -210,7 +201,7 @@ class Harness:
             return self.call(self.node.send, payloads, now, to=to, stream=stream)
         except GroupClosed:
             whom = {"stream": int(stream)} if to is None else about(to)
-            self._sink.write(trace.SEND_FAIL, detail="closed", **whom)
+            self.sink.write(trace.SEND_FAIL, detail="closed", **whom)
             return 0
 
     def drop_from(self, peer: Member, now: int) -> None:
@@ -246,23 +237,19 @@ class Harness:
     def transport_hint(self, address: Address, now: int) -> None:
         self.call(self.node.transport_hint, address, now)
 
-    def leave(self, now: int) -> None:
-        self._sink.write(LEAVE)
-        self.call(self.node.leave, now)
-
     def provide_state(self, transfer: int, limit: int, now: int) -> bool:
         """Give up to `limit` chunks of this state. Whether it may go on at once."""
-        assert self._keeper is not None
-        left = self._keeper.giving.get(transfer, [])
+        assert self.keeper is not None
+        left = self.keeper.giving.get(transfer, [])
         chunks, is_last = left[:limit], len(left) <= limit
         accepted = self.call(self.node.provide_state, transfer, chunks, now, is_last=is_last)
         del left[:accepted]
         return accepted == len(chunks) and not is_last
 
     def refuse_state(self, transfer: int, now: int) -> None:
-        assert self._keeper is not None
+        assert self.keeper is not None
         assert self._observer.transfers is not None
-        self._keeper.giving.pop(transfer, None)
+        self.keeper.giving.pop(transfer, None)
         self._observer.transfers.refuse(transfer, now)
         self.call(self.node.refuse_state, transfer, now)
 
@@ -282,10 +269,6 @@ class Harness:
             raise NodeFailure(
                 f"{self._name}: an invariant is broken: {_place_of(error)}"
             ) from error
-
-    def note(self, event: str) -> None:
-        """The member crashes, pauses or resumes."""
-        self._sink.write(event)
 
     def end(self) -> None:
         """The run is over, and the member lives."""
@@ -308,7 +291,7 @@ class Harness:
         self._flush()
         found, self._outgoing = self._outgoing, []
         if self._last_word:  # acks of what was taken may go with it
-            self._sink.write(trace.STOP, detail=self._last_word)
+            self.sink.write(trace.STOP, detail=self._last_word)
             self._last_word = ""
         return found
 
@@ -324,7 +307,7 @@ class Harness:
         for (dest, _), (peer, datagram, frames) in zip(datagrams, left, strict=True):
             kinds = tuple(dict.fromkeys(frame.kind for frame in frames))
             data = self.node.datagrams.passage.seal(datagram)
-            packet = Packet(self.slot, self._name, self.me.incarnation, data, frames, kinds, peer)
+            packet = Packet(self._name, self.me.incarnation, data, frames, kinds, peer)
             if any(frame.is_new_data for frame in frames):
                 last_new[peer] = packet
             self._outgoing.append((dest, data, packet))
@@ -334,7 +317,7 @@ class Harness:
     def packet_fault(self, event: str, fault: str, packet: Packet, peer: str) -> None:
         """The network lost, copied or spoiled a packet of this member."""
         for frame in packet.frames:
-            self._sink.write(event, peer=peer, detail=fault, **frame.columns)
+            self.sink.write(event, peer=peer, detail=fault, **frame.columns)
 
     def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """An input that needs no more than to be watched: one of the node's own."""
@@ -348,10 +331,5 @@ class Harness:
 
 def _place_of(error: AssertionError) -> str:
     """Where an assertion stands, and its text if it has one."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None:
-        return str(error)
-    code = last.tb_frame.f_code
-    return f"{code.co_filename.rpartition('/')[2]}:{last.tb_lineno} {error}".rstrip()
+    last = extract_tb(error.__traceback__)[-1]
+    return f"{last.filename.rpartition('/')[2]}:{last.lineno} {error}".rstrip()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Suspected, Trusted
 from ringcast.sim.clock import ns
 from ringcast.sim.member import FIRST_PORT
-from ringcast.sim.mishaps import FOR_GOOD
+from ringcast.sim.mishaps import CUTS, FOR_GOOD
+from ringcast.sim.options import FAULTS
 from ringcast.sim.workload import EVERYBODY, UNIFORM
 from ringcast.trace.rows import FAULT_OFF, FAULT_ON, PAUSE
 
@@ -42,48 +43,30 @@ class Incidents:
     def begin(self, incident: Incident) -> None:
         """Now, or with the frame that it waits for."""
         if incident.when:
-            self._cluster.conditions.tripwire.armed.append(incident)
+            self._cluster.conditions.armed.append(incident)
         else:
             self.happen(incident)
 
     def happen(self, incident: Incident) -> None:
         cluster = self._cluster
         process = self._whom(incident)
-        match incident.fault:
-            case "join":
-                cluster.join(incident.nodes[0])
+        if incident.fault == "join":
+            cluster.join(incident.nodes[0])
+        elif incident.fault in CUTS:
+            self._cut(incident)
+        elif process is None:
+            return
+        elif incident.fault in ("F10", "F11"):
+            if not cluster.may_go(process):
                 return
-            case "leave":
-                if process is not None and process.can_act and cluster.may_go(process):
-                    self._leave(process, incident)
-                return
-            case "stabilize":
-                if process is not None and process.can_act:
-                    process.resident.call(process.node.stabilize, process.now)
-                    process.turn()
-                return
-            case "close" | "sync":
-                if process is not None and process.can_act:
-                    self._call(process, incident)
-                return
-            case "F7" | "F8" | "F9":
-                self._cut(incident)
-            case "F10" | "F11":
-                if process is None or not cluster.may_go(process):
-                    return
-                process.doom = int(incident.amount)
-                cluster.clock.after(DOOM_MS, cluster.crash, process)
-                if incident.what.startswith(SENDING):
-                    dest = EVERYBODY if incident.what.endswith(PLAIN) else UNIFORM
-                    cluster.clock.after(0, process.resident.want, dest, SENDING_MESSAGES)
-                if incident.fault == "F11":
-                    cluster.clock.after(DOOM_MS + incident.ms, cluster.join, process.resident.slot)
-            case _:
-                if process is None or not process.can_act:
-                    return
-                self._trouble(process, incident)
-        cluster.conditions.log.count(incident.fault, cluster.conditions.kinds_under_way())
-        self._note(FAULT_ON, incident)
+            self._doom(process, incident)
+        elif process.can_act:
+            self._befall(process, incident)
+        else:
+            return
+        if incident.fault in FAULTS:
+            cluster.conditions.log.count(incident.fault, cluster.conditions.kinds_under_way())
+            self._note(FAULT_ON, incident)
 
     def _note(self, event: str, incident: Incident) -> None:
         self._cluster.recorder.write(event, kind=incident.fault, detail=str(incident).strip())
@@ -91,16 +74,21 @@ class Incidents:
     def _whom(self, incident: Incident) -> SimProcess | None:
         """The node that is named, or whoever coordinates when it happens."""
         if incident.what.endswith(COORDINATOR):
-            member = self._cluster.gathering.coordinator()
-            if member is not None:
-                return self._cluster.process_of(member)
+            process = self._cluster.coordinator()
+            if process is not None:
+                return process
         return self._cluster.process_in(incident.nodes[0])
 
-    def _leave(self, process: SimProcess, incident: Incident) -> None:
-        """In good order; some come back."""
-        process.resident.depart()
-        if incident.ms:
-            self._cluster.clock.after(incident.ms, self._cluster.join, process.resident.slot)
+    def _doom(self, process: SimProcess, incident: Incident) -> None:
+        """It crashes, with so many copies of datagrams still sent; with F11 it comes back."""
+        cluster, clock = self._cluster, self._cluster.clock
+        process.doom = int(incident.amount)
+        clock.after(DOOM_MS, cluster.crash, process)
+        if incident.what.startswith(SENDING):
+            dest = EVERYBODY if incident.what.endswith(PLAIN) else UNIFORM
+            clock.after(0, process.resident.want, dest, SENDING_MESSAGES)
+        if incident.fault == "F11":
+            clock.after(DOOM_MS + incident.ms, cluster.join, process.resident.slot)
 
     def _cut(self, incident: Incident) -> None:
         cluster = self._cluster
@@ -137,27 +125,36 @@ class Incidents:
 
     def _call(self, process: SimProcess, incident: Incident) -> None:
         """An application or an operator calls the node about a peer."""
-        peer = process.resident.member_at(incident.nodes[1] + FIRST_PORT)
-        if peer is None:
-            return
-        match incident.fault, incident.what:
-            case "close", _:
-                process.resident.call(process.node.close_to, peer, process.now)
-            case "sync", _:
-                process.resident.sync(peer, process.now)
-            case _, "drop":
-                process.resident.drop_from(peer, process.now)
-        process.turn()
+        resident, now = process.resident, process.now
+        peer = resident.member_at(incident.nodes[1] + FIRST_PORT)
+        if peer is not None:
+            match incident.fault:
+                case "close":
+                    resident.call(process.node.close_to, peer, now)
+                case "sync":
+                    resident.sync(peer, now)
+                case _:
+                    resident.drop_from(peer, now)
+            process.turn()
 
-    def _trouble(self, process: SimProcess, incident: Incident) -> None:
-        """What ails one member for a while."""
-        clock = self._cluster.clock
+    def _befall(self, process: SimProcess, incident: Incident) -> None:
+        """What one member does, or what ails it for a while."""
+        cluster, clock = self._cluster, self._cluster.clock
         process.resident.was_late |= incident.fault in ("F12", "F13", "F19")
         match incident.fault, incident.what:
+            case "leave", _ if cluster.may_go(process):
+                process.resident.depart()
+                if incident.ms:  # it comes back
+                    clock.after(incident.ms, cluster.join, process.resident.slot)
+            case "stabilize", _:
+                process.resident.call(process.node.stabilize, process.now)
+                process.turn()
+            case ("close" | "sync", _) | ("F18", "drop"):
+                self._call(process, incident)
             case "F12", _:
-                process.resident.note(PAUSE)
+                process.resident.sink.write(PAUSE)
                 process.pause()
-                clock.after(incident.ms, self._cluster.resume, process)
+                clock.after(incident.ms, cluster.resume, process)
             case "F13", "jump":
                 process.clock.change(clock.now, jump=ns(incident.amount))
                 process.set_timer()
@@ -170,10 +167,8 @@ class Incidents:
                 if incident.amount:
                     clock.after(0, process.resident.take_slowly, incident.amount)
                 clock.after(incident.ms, self._take_again, process, incident.amount)
-            case "F18", "drop":
-                self._call(process, incident)
             case "F18", "suspect":
-                peer = self._cluster.process_in(incident.nodes[1])
+                peer = cluster.process_in(incident.nodes[1])
                 if peer is not None and peer is not process:
                     self._suspect(process, peer.resident.me, incident.ms)
             case "F18", _:
@@ -243,7 +238,7 @@ def cut_links(incident: Incident, nodes: int) -> list[tuple[int, int]]:
         case "F9", "bridge":
             return _both_ways((a, b) for a in named[1:] for b in rest)
         case "F9", "star":
-            return _both_ways((a, b) for a in rest for b in rest if a < b)
+            return [(a, b) for a in rest for b in rest if a != b]
         case "F9", _:
             return _both_ways([(named[0], named[1])])
         case "F8", _:
@@ -255,13 +250,8 @@ def cut_links(incident: Incident, nodes: int) -> list[tuple[int, int]]:
 
 def kinds_of(incident: Incident, safety_ms: float) -> Iterator[str]:
     """What this cut counts as."""
-    match incident.fault:
-        case "F7":
-            yield "more sides" if "+" in incident.what else "two sides"
-        case "F8":
-            yield "one way"
-        case _:
-            yield incident.what or "one link"
+    sides = "more sides" if "+" in incident.what else "two sides"
+    yield {"F7": sides, "F8": "one way"}.get(incident.fault) or incident.what or "one link"
     if incident.amount:
         yield "flapping"
     if incident.what == FOR_GOOD:
@@ -278,7 +268,5 @@ def _sides(incident: Incident) -> list[tuple[int, ...]]:
     """All but the last: "2+1" are two and one of the nodes that are named."""
     if "+" not in incident.what:
         return [incident.nodes]
-    stops = [0]
-    for size in incident.what.split("+"):
-        stops.append(stops[-1] + int(size))
+    stops = [0, *accumulate(map(int, incident.what.split("+")))]
     return [incident.nodes[start:stop] for start, stop in pairwise(stops)]

@@ -8,8 +8,9 @@ from ringcast.core.shared import Phase
 from ringcast.events import Delivered, FragmentsDelivered, StateChunk, Undeliverable, Writable
 from ringcast.model import Stream
 from ringcast.protocols.views.layer import GroupViews
+from ringcast.rules.membership import LEAVE
 from ringcast.sim.harness import Harness
-from ringcast.sim.workload import EVERYBODY, UNIFORM, Application, Giver, Keeper
+from ringcast.sim.workload import EVERYBODY, UNIFORM, Application, Keeper
 from ringcast.sim.world import Process
 
 if TYPE_CHECKING:
@@ -32,15 +33,15 @@ class SimulatedMember(Harness):
 
     def __init__(self, cluster: Cluster, node: Node, slot: int) -> None:
         options, has_state = cluster.options, node.state is not None and node.state.has_state
-        self.keeper = Keeper(options, cluster.state_random) if has_state else None
-        super().__init__(node, slot, cluster.recorder, cluster.wiretap, self.keeper)
+        self.keeper = Keeper(self, cluster) if has_state else None
+        super().__init__(node, slot, cluster.recorder, cluster.wiretap)
         self.application = Application(node.me, options, cluster.payloads)
-        self._giver = None if self.keeper is None else Giver(self, self.keeper, cluster)
         self.was_late = False
         """It slept, or its clock or timers were wrong, at some time."""
         self.told: set[tuple[ViewId, Member]] = set()
         """In which views it was told that a member of them is gone."""
         self._cluster = cluster
+        self._options = options
 
     @property
     def change(self) -> ViewChange | None:
@@ -62,7 +63,7 @@ class SimulatedMember(Harness):
         """The application takes, and sends what it wants to."""
         self.check_invariants()
         self._cluster.oracle.look(self)
-        limit = self._cluster.options.take_limit if self.application.rate is None else 0
+        limit = self._options.take_limit if self.application.rate is None else 0
         while True:
             took = self._take(limit, now)
             sent = self._send(now)
@@ -79,15 +80,15 @@ class SimulatedMember(Harness):
         for event in events:
             if isinstance(event, Writable | Undeliverable):
                 self.application.writable(event.to)
-        if self._giver is not None:
-            self._giver.react(events)
+        if self.keeper is not None:
+            self.keeper.react(events)
         return any(
             isinstance(event, Delivered | FragmentsDelivered | StateChunk) for event in events
         )
 
     def _send(self, now: int) -> bool:
         """Offer every backlog; whether anything was accepted."""
-        if self.is_closed or not self._cluster.may_send(self):
+        if self.is_closed or not self._may_send:
             return False
         offers = [
             self._offer(dest, backlog, now)
@@ -96,10 +97,20 @@ class SimulatedMember(Harness):
         ]
         return any(offers)
 
+    @property
+    def _may_send(self) -> bool:
+        """Messages to the group need a member that stays; those to one member only need to know its
+        address."""
+        membership = self.node.membership
+        is_member = membership is not None and membership.phase is Phase.MEMBER
+        return self.node.view is not None and (is_member or self._options.protocol == "unicast")
+
     def _offer(self, dest: int, backlog: Backlog, now: int) -> bool:
         if dest >= 0:
             to = self.member_at(dest + FIRST_PORT)
-            if to is None or not self._cluster.may_send_to(self, to):
+            # Whoever knows that a member is gone does not write to it any more.
+            is_gone = self._options.protocol != "unicast" and to not in (self.node.view or ())
+            if to is None or is_gone:
                 return False
             if to != backlog.to:
                 backlog.to = to
@@ -120,12 +131,12 @@ class SimulatedMember(Harness):
 
     def depart(self) -> None:
         """In good order."""
-        options = self._cluster.options
-        if options.deaf_leavers:
+        if self._options.deaf_leavers:
             self.application.rate = 0
-            for dest in (EVERYBODY, UNIFORM) if options.has_uniform else (EVERYBODY,):
-                self.want(dest, options.late_messages)
-        self.leave(self.process.now)
+            for dest in (EVERYBODY, UNIFORM) if self._options.has_uniform else (EVERYBODY,):
+                self.want(dest, self._options.late_messages)
+        self.sink.write(LEAVE)
+        self.call(self.node.leave, self.process.now)
         self.process.turn()
 
     def want(self, dest: int, count: int) -> None:

@@ -60,6 +60,19 @@ class Dice(Random):
         return tuple(sorted(self.sample(range(nodes), self.randint(1, nodes - 1))))
 
 
+def in_order(*incidents: Incident) -> tuple[Incident, ...]:
+    """By their time."""
+    return tuple(sorted(incidents, key=lambda incident: incident.at_ms))
+
+
+def stretched(options: Options, safety_ms: float) -> list[Incident]:
+    """The incidents of a run, in a safety phase of another length."""
+    return [
+        replace(incident, at_ms=round(incident.at_ms * safety_ms / options.safety_ms, 3))
+        for incident in options.incidents
+    ]
+
+
 @dataclass
 class Mishaps:
     """The incidents of one run, as they are drawn."""
@@ -74,8 +87,8 @@ class Mishaps:
     found: list[Incident] = field(default_factory=list)
 
     def drawn(self) -> tuple[Incident, ...]:
-        """All so far, in the order of their time."""
-        return tuple(sorted(self.found, key=lambda incident: incident.at_ms))
+        """All so far."""
+        return in_order(*self.found)
 
     def add(
         self,
@@ -219,8 +232,8 @@ class _Draw:
         faults = [fault for fault in options.faults if fault not in (*dropped, *CUTS)]
         cuts = self._cuts()
         others = [
-            replace(incident, at_ms=round(incident.at_ms * self._safety / options.safety_ms, 3))
-            for incident in options.incidents
+            incident
+            for incident in stretched(options, self._safety)
             if incident.fault not in (*dropped, *CUTS)
             and not (incident.fault == "leave" and dice.random() < 0.7)
         ]
@@ -235,7 +248,7 @@ class _Draw:
             messages=dice.choice((20, 40, 80)),
             safety_ms=round(self._safety, 3),
             faults=(*faults, *dict.fromkeys(cut.fault for cut in cuts)),
-            incidents=tuple(sorted((*cuts, *others), key=lambda incident: incident.at_ms)),
+            incidents=in_order(*cuts, *others),
         )
 
     def _fewer(self, fault: str) -> float:
@@ -274,10 +287,8 @@ class _Draw:
         """One partition, of any kind that so many nodes can have."""
         dice, nodes = self._dice, self._options.nodes
         match dice.randrange(7 if nodes > 2 else 3):
-            case 0:
-                return [Incident(fault="F7", at_ms=at, ms=ms, nodes=self._side())]
-            case 1:
-                return [Incident(fault="F8", at_ms=at, ms=ms, nodes=self._side())]
+            case 0 | 1 as way:
+                return [Incident(fault=CUTS[way], at_ms=at, ms=ms, nodes=self._side())]
             case 2:
                 pair = tuple(dice.sample(range(nodes), 2))
                 return [Incident(fault="F9", at_ms=at, ms=ms, nodes=pair)]

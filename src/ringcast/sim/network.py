@@ -50,7 +50,6 @@ def frame_kinds(protocol: str, purge: str = "acks") -> tuple[str, ...]:
 class Packet:
     """One datagram under way."""
 
-    source: int
     sender: str
     incarnation: int
     data: bytes

@@ -64,6 +64,14 @@ DETECTING = ("group", "uniform")
 """Protocols whose nodes find out by themselves who has crashed."""
 PURGES = ("acks", "stability")
 """How a group may learn what everybody has."""
+MEMBERSHIP = {
+    "discovery_ms": "discovery_wait_s",
+    "heartbeat_ms": "heartbeat_s",
+    "suspect_ms": "suspect_after_s",
+    "verify_ms": "verify_s",
+    "leave_ms": "leave_timeout_s",
+}
+"""Which option is which setting of membership."""
 NODES_MAX = 10
 WORDS_SHOWN = 16
 
@@ -324,14 +332,10 @@ class Options:
 
     def membership_config(self) -> MembershipConfig:
         """What every node runs with."""
-        return MembershipConfig(
-            discovery_wait_s=self.discovery_ms / 1000,
-            heartbeat_s=self.heartbeat_ms / 1000,
-            suspect_after_s=self.suspect_ms / 1000,
-            verify_s=self.verify_ms / 1000,
-            leave_timeout_s=self.leave_ms / 1000,
-            join_buffer_bytes=self.join_buffer_bytes,
-        )
+        seconds: dict[str, Any] = {
+            setting: getattr(self, name) / 1000 for name, setting in MEMBERSHIP.items()
+        }
+        return MembershipConfig(**seconds, join_buffer_bytes=self.join_buffer_bytes)
 
     def without(self, fault: str) -> Options:
         """The same run with one fault class off."""
@@ -392,10 +396,7 @@ BLOCK = {
         *("expiry_ms", "close_ms", "max_retransmit_ms"),
     ),
     "reports": ("purge", "retain", "stability_ms", "threshold_bytes"),
-    "group": (
-        *("discovery_ms", "heartbeat_ms", "suspect_ms", "verify_ms", "leave_ms", "detect_ms"),
-        *("late_leaver", "deaf_leavers"),
-    ),
+    "group": (*MEMBERSHIP, "detect_ms", "late_leaver", "deaf_leavers"),
     "load": ("senders", "pairs", "messages", "spells", "burst", "sizes", "uniform"),
     "take": ("late_messages", "take_limit", "stopped", "poll_ms", "hold_ms"),
     "state": (

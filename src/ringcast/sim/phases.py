@@ -59,23 +59,21 @@ class Phases:
             delay = self._random.uniform(0, self._options.start_ms)
             self._clock.after(delay, self._cluster.join, slot)
         start = ns(self._options.warm_ms)
-        for slot in self._options.senders:
-            self._plan_sends(slot, EVERYBODY, start // 2, start + ns(self._options.safety_ms))
-        for slot, dest in self._options.pairs:
+        to_all = [(slot, EVERYBODY) for slot in self._options.senders]
+        for slot, dest in (*to_all, *self._options.pairs):
             self._plan_sends(slot, dest, start // 2, start + ns(self._options.safety_ms))
         self._clock.run_until(start)
 
     def _plan_sends(self, slot: int, dest: int, start: int, stop: int) -> None:
         """At any time, or in spells with silence after each."""
-        spells = self._options.spells
-        if spells > 1:
-            turn = (stop - start) // spells
-            for spell in range(spells):
-                begin = start + spell * turn
-                count = self._options.messages // spells + 1
-                self._plan_spell(slot, dest, count, begin, begin + round(turn * SPELL_SHARE))
-        else:
-            self._plan_spell(slot, dest, self._options.messages, start, stop)
+        spells, count = self._options.spells, self._options.messages
+        if spells == 1:
+            self._plan_spell(slot, dest, count, start, stop)
+            return
+        turn = (stop - start) // spells
+        for begin in (start + spell * turn for spell in range(spells)):
+            stop = begin + round(turn * SPELL_SHARE)
+            self._plan_spell(slot, dest, count // spells + 1, begin, stop)
 
     def _plan_spell(self, slot: int, dest: int, left: int, start: int, stop: int) -> None:
         if left <= self._options.burst:
@@ -102,11 +100,7 @@ class Phases:
         for incident in self._options.incidents:
             self._clock.at(start + ns(incident.at_ms), self._cluster.incidents.begin, incident)
         if self._options.stopped >= 0:
-            self._clock.after(
-                self._options.safety_ms / 2,
-                self._stop_taking,
-                self._options.stopped,
-            )
+            self._clock.after(self._options.safety_ms / 2, self._stop_taking)
         self._clock.run_until(start + ns(self._options.safety_ms))
 
     def _heal(self) -> None:
@@ -115,7 +109,8 @@ class Phases:
         self._cluster.driving.poll_ms = self._cluster.driving.hold_ms = 0.0
         for process in list(self._cluster.processes):
             self._cure(process)
-        self._cluster.gathering.gather()
+        for process in self._cluster.living:  # nobody has an excuse any more
+            self._cluster.tell_addresses(process)
         if self._options.has("F22"):
             self._clock.run_until(self._clock.now + ns(self._options.stale_ms))
         self._recorder.write(PHASE, kind="heal")
@@ -144,7 +139,7 @@ class Phases:
         if self._options.state:
             limit = bounds.state_ns(facts, self._clock.now)
         deadline = self._clock.now + limit
-        while not self._cluster.gathering.has_one_view:
+        while not self._cluster.has_one_view:
             if self._clock.now > deadline:
                 self._is_stuck = True
                 self._recorder.find("V-L1", "the group does not come to one view")
@@ -169,12 +164,12 @@ class Phases:
         self._find_blocked()
         self._recorder.write(PHASE, kind="end")
         self._clock.run_until(self._clock.now + 2 * ns(max(self._options.tau_ms)))
-        for process in self._members():
+        for process in self._cluster.living:
             process.resident.end()
 
     def _send_stale(self, within_ms: float) -> None:
         """Of those who are in the view: what they said to come into it, or an earlier one."""
-        members = {process.resident.me: process for process in self._members()}
+        members = {process.resident.me: process for process in self._cluster.living}
         for flight in self._conditions.stale.kept:
             addressee = None if flight.packet is None else flight.packet.addressee
             if flight.sender in members.values() and addressee in members:
@@ -190,14 +185,13 @@ class Phases:
 
     def _late_pairs(self) -> list[tuple[int, int]]:
         """Who sends to whom once the network has healed."""
-        everybody = [(slot, EVERYBODY) for slot in range(self._options.nodes)]
-        if self._options.has_uniform:
-            everybody += [(slot, UNIFORM) for slot in range(self._options.nodes)]
+        streams = (EVERYBODY, UNIFORM) if self._options.has_uniform else (EVERYBODY,)
+        everybody = [(slot, dest) for dest in streams for slot in range(self._options.nodes)]
         if self._options.protocol == "multicast":
             return everybody
         pairs = dict.fromkeys(self._options.pairs)
         pairs.update(dict.fromkeys((dest, slot) for slot, dest in self._options.pairs))
-        members = [process.resident.slot for process in self._members()]
+        members = [process.resident.slot for process in self._cluster.living]
         among = [
             pair
             for pair in pairs
@@ -223,10 +217,11 @@ class Phases:
         return bound
 
     def _find_blocked(self) -> None:
-        if any(process.resident.application.rate is not None for process in self._members()):
+        living = self._cluster.living
+        if any(process.resident.application.rate is not None for process in living):
             return  # whoever stops taking holds the others back, and is meant to
         rule = "S-L1" if self._options.protocol == "unicast" else "N-L3"
-        for process in self._members():
+        for process in living:
             backlogs = process.resident.application.backlogs.items()
             if any(backlog.wanted for dest, backlog in backlogs if self._is_there(dest)):
                 self._recorder.find(
@@ -243,17 +238,12 @@ class Phases:
         is_gone = self._options.protocol != "unicast" and not process.is_alive
         return not is_gone and not process.resident.is_closed
 
-    def _members(self) -> list[SimProcess]:
-        """Those in the current view that live."""
-        processes = map(self._cluster.process_of, self._cluster.gathering.members())
-        return [process for process in processes if process.is_alive]
-
     def _want(self, slot: int, dest: int, count: int) -> None:
         process = self._cluster.process_in(slot)
         if process is not None:
             process.resident.want(dest, count)
 
-    def _stop_taking(self, slot: int) -> None:
-        process = self._cluster.process_in(slot)
+    def _stop_taking(self) -> None:
+        process = self._cluster.process_in(self._options.stopped)
         if process is not None and process.is_alive:
             process.resident.application.rate = 0

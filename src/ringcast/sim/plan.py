@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 from ringcast.config import MembershipConfig
-from ringcast.sim.mishaps import Dice, Mishaps, with_partitions
+from ringcast.sim.mishaps import Dice, Mishaps, in_order, stretched, with_partitions
 from ringcast.sim.network import CHANGE_KINDS, RETAINED_KINDS, STABILITY_KINDS
-from ringcast.sim.options import FAULTS, Incident, Options
+from ringcast.sim.options import FAULTS, MEMBERSHIP, Incident, Options
 
 TARGETS = ("ack", "nack", "watermark", "every second data", "last data", *CHANGE_KINDS)
 UNICAST_TARGETS = (
@@ -141,10 +141,6 @@ def _unicast_options(seed: int, dice: Dice) -> Options:
     tau, taus = _taus(10, 120, nodes, options.faults, dice)
     safety = dice.between(400, 1200)
     pairs = _pairs(nodes, dice)
-    common = [
-        replace(incident, at_ms=round(incident.at_ms * safety / options.safety_ms, 3))
-        for incident in options.incidents
-    ]
     own = _unicast_incidents(options.has("F18"), nodes, safety, pairs, dice)
     return replace(
         options,
@@ -165,7 +161,7 @@ def _unicast_options(seed: int, dice: Dice) -> Options:
         safety_ms=safety,
         target=dice.choice(UNICAST_TARGETS),
         copy_late_ms=dice.log_uniform(0.1, 800),
-        incidents=tuple(sorted((*common, *own), key=lambda incident: incident.at_ms)),
+        incidents=in_order(*stretched(options, safety), *own),
     )
 
 
@@ -179,8 +175,12 @@ def _pairs(nodes: int, dice: Dice) -> tuple[tuple[int, int], ...]:
             return ((two[0], two[1]), (two[1], two[0]))
         case 2:
             return tuple((a, b) for a in range(nodes) for b in range(nodes) if a != b)
+    return _any_pairs(nodes, 2, nodes**2, dice)
+
+
+def _any_pairs(nodes: int, least: int, most: int, dice: Dice) -> tuple[tuple[int, int], ...]:
     every = [(a, b) for a in range(nodes) for b in range(nodes)]
-    return tuple(sorted(dice.sample(every, dice.randint(2, len(every)))))
+    return tuple(sorted(dice.sample(every, dice.randint(least, most))))
 
 
 def _unicast_incidents(
@@ -188,21 +188,15 @@ def _unicast_incidents(
 ) -> list[Incident]:
     """What befalls one connection. Its receiver forgets it, its sender closes it, …"""
     found = []
-
-    def incident(fault: str, what: str = "", *, at_receiver: bool) -> None:
-        source, dest = dice.choice(pairs)
-        if source == dest:
-            dest = (source + 1) % nodes
-        slots = (dest, source) if at_receiver else (source, dest)
-        at = dice.between(0, safety * 0.9)
-        found.append(Incident(fault=fault, at_ms=at, nodes=slots, what=what))
-
-    for _ in range(dice.choice((0, 0, 1, 3))):
-        incident("close", at_receiver=False)
-    for _ in range(dice.choice((0, 0, 1, 3))):
-        incident("sync", at_receiver=True)
-    for _ in range(dice.choice((0, 1, 2)) if has_drops else 0):
-        incident("F18", "drop", at_receiver=True)
+    drops = [("F18", "drop", (0, 1, 2))] if has_drops else []
+    for fault, what, counts in (("close", "", (0, 0, 1, 3)), ("sync", "", (0, 0, 1, 3)), *drops):
+        for _ in range(dice.choice(counts)):
+            source, dest = dice.choice(pairs)
+            if source == dest:
+                dest = (source + 1) % nodes
+            slots = (source, dest) if fault == "close" else (dest, source)
+            at = dice.between(0, safety * 0.9)
+            found.append(Incident(fault=fault, at_ms=at, nodes=slots, what=what))
     return found
 
 
@@ -226,14 +220,8 @@ def _timing(dice: Dice) -> dict[str, Any]:
     safety = dice.between(4000, 9000)
     if kind < 0.8:
         default = MembershipConfig()
-        return {
-            "discovery_ms": default.discovery_wait_s * 1000,
-            "heartbeat_ms": default.heartbeat_s * 1000,
-            "suspect_ms": default.suspect_after_s * 1000,
-            "verify_ms": default.verify_s * 1000,
-            "leave_ms": default.leave_timeout_s * 1000,
-            "safety_ms": safety,
-        }
+        defaults = {name: getattr(default, s) * 1000 for name, s in MEMBERSHIP.items()}
+        return {**defaults, "safety_ms": safety}
     suspect = dice.log_uniform(300, 3000)
     return {
         "discovery_ms": dice.log_uniform(25, 1000),
@@ -260,7 +248,6 @@ def _group_options(seed: int, dice: Dice) -> Options:
         mishaps.add("F10", what="coordinator", amount=dice.randint(1, 2 * nodes))
         at = round(before.at_ms + dice.between(0, 50), 3)
         mishaps.found[-1] = replace(mishaps.found[-1], at_ms=at)
-    every = [(a, b) for a in range(nodes) for b in range(nodes)]
     return replace(
         options,
         protocol="group",
@@ -273,7 +260,7 @@ def _group_options(seed: int, dice: Dice) -> Options:
         told=dice.choice((1.0, 1.0, 0.5)),
         told_ms=dice.between(10, 1500),
         hints=dice.random() < 0.4,
-        pairs=tuple(sorted(dice.sample(every, dice.randint(0, min(4, len(every)))))),
+        pairs=_any_pairs(nodes, 0, 4, dice),
         messages=_fewer(dice.choice((20, 50, 100)), nodes),
         warm_ms=dice.choice((1.0, dice.between(300, 1200), dice.between(300, 1200))),
         target=dice.choice(GROUP_TARGETS),
@@ -289,7 +276,7 @@ def _with_uniform(options: Options, dice: Dice) -> Options:
     nodes, safety = options.nodes, options.safety_ms
     faults, found = options.faults, list(options.incidents)
     if dice.random() < 0.6:
-        faults = tuple(fault for fault in FAULTS if fault in (*faults, "F10"))
+        faults = _with_crashes(faults)
         found += [
             # With some copies of what it sends gone, or all of them and some of the commit.
             Incident(
@@ -319,8 +306,12 @@ def _with_uniform(options: Options, dice: Dice) -> Options:
         faults=faults,
         target=dice.choice(UNIFORM_TARGETS),
         late_leaver=dice.randrange(nodes) if dice.random() < 0.25 else -1,
-        incidents=tuple(sorted(found, key=lambda item: item.at_ms)),
+        incidents=in_order(*found),
     )
+
+
+def _with_crashes(faults: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(fault for fault in FAULTS if fault in (*faults, "F10"))
 
 
 # What a run may have on top
@@ -333,9 +324,7 @@ def _with_stability(options: Options, dice: Dice) -> Options:
     interval = dice.log_uniform(5, 60)
     targets = (*STABILITY_KINDS, *(RETAINED_KINDS if retain else ()))
     target = dice.choice((options.target, *dice.sample(targets, 2)))
-    faults, crashes = options.faults, _sending_crashes(options, dice)
-    if crashes:
-        faults = tuple(fault for fault in FAULTS if fault in (*faults, "F10"))
+    crashes = _sending_crashes(options, dice)
     calls = [
         Incident(
             fault="stabilize",
@@ -344,7 +333,6 @@ def _with_stability(options: Options, dice: Dice) -> Options:
         )
         for _ in range(dice.choice((0, 0, 1, 3)))
     ]
-    incidents = sorted((*options.incidents, *crashes, *calls), key=lambda item: item.at_ms)
     return replace(
         options,
         purge="stability",
@@ -353,10 +341,10 @@ def _with_stability(options: Options, dice: Dice) -> Options:
         stability_ms=max(interval, options.delta_ms),
         threshold_bytes=dice.choice((None, None, 1, options.datagram_bytes)),
         grow=dice.choice((1, 2, 4)),
-        faults=faults,
+        faults=_with_crashes(options.faults) if crashes else options.faults,
         # Plain messages have no acks.
         target="stability_report" if target == "ack" and options.protocol != "uniform" else target,
-        incidents=tuple(incidents),
+        incidents=in_order(*options.incidents, *crashes, *calls),
     )
 
 
@@ -413,7 +401,7 @@ def _with_providers_gone(options: Options, dice: Dice) -> tuple[Incident, ...]:
             at = before.at_ms + before.ms + dice.uniform(20, 500)
             gone = Incident(fault=fault, at_ms=round(at, 3), nodes=(0,), what="coordinator")
             found.append(gone)
-    return tuple(sorted(found, key=lambda incident: incident.at_ms))
+    return in_order(*found)
 
 
 # The applications

@@ -11,11 +11,12 @@ from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
 from signal import SIG_IGN, SIGINT, signal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ringcast.rules.table import audit
 from ringcast.sim.cluster import Cluster
 from ringcast.sim.facts import happenings
+from ringcast.sim.harness import Failure
 from ringcast.sim.plan import expand
 from ringcast.trace.files import trace_hash, write_trace
 from ringcast.trace.rows import PHASE
@@ -28,24 +29,11 @@ if TYPE_CHECKING:
     from ringcast.rules.findings import Verdict
     from ringcast.sim.cluster import NodeFactory
     from ringcast.sim.options import Options
-    from ringcast.trace.rows import Row, Trace
-
-OWN_RULES = {
-    "G7": "no node raises or breaks an invariant",
-}
-"""What the harness judges alone. What else it sees counts under the rule that it breaks."""
+    from ringcast.trace.rows import Trace
 
 STATE_CHARACTERS_MAX = 160
 _MEMBER = re.compile(r"\b[A-J](#\d+)?\b")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
-
-
-class Failure(NamedTuple):
-    """One violated rule, and the rows that show it."""
-
-    rule: str
-    text: str
-    rows: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +112,18 @@ def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
         trace = cluster.trace
         verdicts = audit(trace)
     findings = cluster.recorder.findings
-    failures = [
-        Failure(finding.rule, finding.text, tuple(trace.rows[finding.run_idx :][:1]))
-        for finding in findings
-    ]
-    failures += [
+    violations = [
         Failure(verdict.id, violation.text, violation.rows)
         for verdict in verdicts
         for violation in verdict.violations
     ]
-    failures.sort(key=_when)
+    failures = sorted([*findings, *violations], key=_when)
     judged = {
         verdict.id: Judged(verdict.premises, verdict.violation_count, verdict.worst)
         for verdict in verdicts
     }
-    judged.update({name: Judged(len(trace.rows), 0) for name in OWN_RULES})
+    # The harness alone judges G7. What else it sees counts under the rule that it breaks.
+    judged["G7"] = Judged(len(trace.rows), 0)
     # Only multicast's rows bear hashes of content; every delivery was compared by an observer.
     judged.setdefault("G1", Judged(cluster.recorder.deliveries, 0))
     for finding in findings:

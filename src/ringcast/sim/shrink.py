@@ -132,9 +132,6 @@ def _chunks(count: int, size: int) -> Iterator[int]:
 
 def _size(result: Result) -> str:
     options = result.options
+    senders = len(options.senders) or len(options.pairs)
     faults = len(options.incidents) + len(result.fault_names)
-    return (
-        f"{options.nodes} nodes, {len(options.senders) or len(options.pairs)} × "
-        f"{options.messages} messages, "
-        f"{faults} faults"
-    )
+    return f"{options.nodes} nodes, {senders} × {options.messages} messages, {faults} faults"

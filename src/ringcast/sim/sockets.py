@@ -19,7 +19,8 @@ from ringcast.errors import UsageError
 from ringcast.model import INCARNATION_MAX, Address
 from ringcast.sim.clock import LocalClock
 from ringcast.sim.event_loop import NS_PER_S, TURN_NS
-from ringcast.sim.world import Link, Network
+from ringcast.sim.plain import LoseWhere
+from ringcast.sim.world import Does, Link, Network
 
 if TYPE_CHECKING:
     import asyncio
@@ -65,30 +66,6 @@ class Jitter:
         return max(self.least_ns, round(self.mean_ns * (0.5 + draw)))
 
 
-@dataclass(slots=True)
-class RandomLoss:
-    """Each is lost with the same probability."""
-
-    share: float
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        return [] if flight.draws[LOST] < self.share else [flight]
-
-
-@dataclass(slots=True)
-class Copies:
-    """Some arrive twice."""
-
-    share: float
-    jitter: Jitter
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        if flight.draws[COPIED] >= self.share:
-            return [flight]
-        due = flight.base + self.jitter.delay(flight.draws[COPY_LATE])
-        return [flight, replace(flight, due=due)]
-
-
 class VirtualSocket(Transport):
     """A transport on the virtual network. It does as UdpSocket does, whatever kind is wanted."""
 
@@ -101,9 +78,7 @@ class VirtualSocket(Transport):
         self.datagram_bytes = fitting(receive_buffer, None, 1)
         self.hints: set[Address] = set()
         self.rejected: dict[str, int] = {}
-        self._received = 0
-        self._sent = 0
-        self._dropped = 0
+        self._counts = {"received": 0, "sent": 0, "dropped": 0}
         self._network = network
         self._fd = network.loop.new_descriptor()
         self._arrived: deque[bytes | Address] = deque()  # an address: nobody listens there
@@ -129,18 +104,17 @@ class VirtualSocket(Transport):
                 self.hints.add(item)
             else:
                 self._arrived_bytes -= len(item)
-                self._received += 1
+                self._counts["received"] += 1
                 yield (memoryview(item),)
 
     def send(self, datagram: Buffer, dest: Address) -> None:
         datagram = bytes(datagram)
         if self.host.is_paused:  # somebody else calls it: it leaves when its process goes on
             self.host.parked.append(lambda: self.send(datagram, dest))
-        elif self.host.is_up:
-            self._sent += 1
-            self._network.send(self, datagram, dest)
         else:
-            self._dropped += 1
+            self._counts["sent" if self.host.is_up else "dropped"] += 1
+            if self.host.is_up:
+                self._network.send(self, datagram, dest)
 
     def enter_view(self, view: View) -> None:
         """No refusal is remembered."""
@@ -154,9 +128,7 @@ class VirtualSocket(Transport):
             "kind": "virtual",
             "address": str(self.address),
             "receive_buffer": self.receive_buffer,
-            "received": self._received,
-            "sent": self._sent,
-            "dropped": self._dropped,
+            **self._counts,
         }
 
     def arrive(self, item: bytes | Address) -> None:
@@ -201,10 +173,15 @@ class Internet:
         self.cuts: dict[tuple[VirtualHost, VirtualHost], None] = {}
         """(source, dest) of whom nothing passes."""
         self._loss = loss
+        self._duplicates = duplicates
         self._jitter = Jitter(delay_s * NS_PER_S, TURN_NS)
         self._network = Network(clock, self._link, self._arrive)
-        copies = Copies(duplicates, self._jitter)
-        self._network.faults = (self._jitter, RandomLoss(loss), self, copies)
+        self._network.faults = (
+            self._jitter,
+            LoseWhere(lambda flight: flight.draws[LOST] < loss),
+            LoseWhere(lambda flight: self._is_cut(_socket(flight).host, flight.link.dest)),
+            Does(self._copy),
+        )
         self._sockets: dict[Address, VirtualSocket] = {}
         self._hosts: dict[Address, VirtualHost] = {}
         """By address: who has it, or had it last."""
@@ -229,9 +206,12 @@ class Internet:
     def send(self, source: VirtualSocket, datagram: bytes, dest: Address) -> None:
         self._network.send(source.address, dest, datagram, None, source)
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        """Nothing passes where the network is parted."""
-        return [] if self._is_cut(_socket(flight).host, flight.link.dest) else [flight]
+    def _copy(self, flight: Flight, dice: Random) -> list[Flight]:
+        """Some arrive twice."""
+        if flight.draws[COPIED] >= self._duplicates:
+            return [flight]
+        due = flight.base + self._jitter.delay(flight.draws[COPY_LATE])
+        return [flight, replace(flight, due=due)]
 
     def _link(self, source: Address, dest: Address) -> Link:
         name = f"{source}>{dest}"
@@ -314,9 +294,6 @@ class VirtualHost:
     def now(self) -> int:
         true = self._network.clock.now
         return true if self._clock is None else self._clock.read(true)
-
-    def local_s(self, true_s: float) -> float:
-        return true_s if self._clock is None else self.now() / NS_PER_S
 
     def due_s(self, local_s: float) -> float:
         due_s = local_s

@@ -19,8 +19,45 @@ HIDDEN = frozenset(
 )
 """Rows that only repeat what others tell."""
 
-
 _WIRE = (trace.TX, trace.RX, trace.NET_DROP, trace.NET_DUP, trace.NET_CORRUPT)
+_VIEW = "{row.view}@{row.view_creator}"
+_WINDOW = "window ({row.low}, {top}]"
+_TEXTS = {
+    (trace.VIEW, trace.FREEZE): f"{_VIEW}: {{members}}",
+    (trace.SHOWN,): _VIEW,
+    (trace.OPEN,): "{origin} at {row.seqno}",
+    (trace.SEND, trace.UNICAST_SEND): f"{{at}}{{range}}   {_WINDOW}",
+    (trace.SEND_BLOCK, trace.UNICAST_BLOCK): (
+        f"{{at}}after {{row.hr}}: {_WINDOW}, {{row.used}} of {{row.limit}} bytes: "
+        "full of {row.detail}"
+    ),
+    (trace.UNICAST_DELIVER,): "{at}{range}{part}",
+    (trace.DELIVER, trace.HANDED): "{origin}:{range}{part}  {row.detail}",
+    (trace.STATE_WANTED, trace.STATE_REFUSED, trace.STATE_BEGUN): "{origin} {row.seqno}",
+    (trace.STATE_RECEIVED,): "{origin} in {row.seqno} chunks, {row.size} bytes",
+    (trace.STATE_ENTRY,): "{origin}: {row.size} messages through {row.seqno}, {row.block_hash:x}",
+    (trace.PURGE,): "through {row.seqno}",
+    (trace.WIN, trace.UNICAST_WIN): (
+        "{whose} {row.kind}: low {row.low}, delivered {row.hd}, received {row.received}, "
+        "high {row.hr}"
+    ),
+    (trace.DROP_HIGH, trace.DROP_LOW): "{origin}: {row.seqno} messages",
+    (trace.FAULT_ON, trace.FAULT_OFF): "{row.detail}",
+    (trace.ACKMAP,): "{members}",
+    (trace.CONN,): "{conn} {row.kind} {row.detail} at ({row.low}, {row.hr}]",
+    (trace.TICK, trace.TAIL): "{conn} finds ({row.low}, {row.hr}], sends {row.again}",
+    (trace.SYNC,): "{conn} nonce {row.seqno} {row.detail}",
+    (trace.UNICAST_UNBLOCK,): "{conn}",
+}
+_TEXT_OF = {event: text for events, text in _TEXTS.items() for event in events}
+_FRAMES = {
+    "ack": "received {row.received}, delivered {row.hd}",
+    "data": "{range}{again}",
+    "udata": "{range}{again}",
+    "uack": "delivered {row.hd}",
+    "sync_ok": "{row.seqno}: ({row.low}, {row.hr}]",
+    "close": "",
+}
 
 
 def time_line(rows: Iterable[Row], witnesses: Collection[int] = ()) -> Iterator[str]:
@@ -37,85 +74,36 @@ def time_line(rows: Iterable[Row], witnesses: Collection[int] = ()) -> Iterator[
 def _text(row: Row) -> str:
     if row.event in _WIRE:
         return _frame(row)
-    whose = _origin(row)
-    conn = f"{whose} {row.epoch}.{row.conn}" if row.conn else f"{whose} {row.epoch}"
-    at = f"{conn} " if row.epoch else ""  # one stream or connection with the peer
-    part = "  part of a message" if row.kind == "fragment" else ""
-    match row.event:
-        case trace.VIEW | trace.FREEZE:
-            return f"{row.view}@{row.view_creator}: {' '.join(row.members)}"
-        case trace.SHOWN:
-            return f"{row.view}@{row.view_creator}"
-        case trace.OPEN:
-            return f"{whose} at {row.seqno}"
-        case trace.DROP_WINDOW | trace.SYNC_CALL | trace.UNICAST_DROP if not at:
-            return whose
-        case trace.SEND | trace.UNICAST_SEND:
-            return f"{at}{_range(row)}   window ({row.low}, {row.low + row.cap}]"
-        case trace.SEND_BLOCK | trace.UNICAST_BLOCK:
-            return (
-                f"{at}after {row.hr}: window ({row.low}, {row.low + row.cap}], {row.used} of "
-                f"{row.limit} bytes: full of {row.detail}"
-            )
-        case trace.UNICAST_DELIVER:
-            return f"{at}{_range(row)}{part}"
-        case trace.DELIVER | trace.HANDED:
-            return f"{whose}:{_range(row)}{part}  {row.detail}".rstrip()
-        case trace.STATE_WANTED | trace.STATE_REFUSED | trace.STATE_BEGUN:
-            return f"{whose} {row.seqno}"
-        case trace.STATE_RECEIVED:
-            return f"{whose} in {row.seqno} chunks, {row.size} bytes"
-        case trace.STATE_ENTRY:
-            return f"{whose}: {row.size} messages through {row.seqno}, {row.block_hash:x}"
-        case trace.PURGE:
-            return f"through {row.seqno}"
-        case trace.WIN | trace.UNICAST_WIN:
-            return (
-                f"{conn if at else whose} {row.kind}: low {row.low}, delivered {row.hd}, "
-                f"received {row.received}, high {row.hr}"
-            )
-        case trace.DROP_HIGH | trace.DROP_LOW:
-            return f"{whose}: {row.seqno} messages"
-        case trace.FAULT_ON | trace.FAULT_OFF:
-            return row.detail
-        case trace.ACKMAP:
-            return " ".join(row.members)
-        case trace.CONN:
-            return f"{conn} {row.kind} {row.detail} at ({row.low}, {row.hr}]"
-        case trace.TICK | trace.TAIL:
-            return f"{conn} finds ({row.low}, {row.hr}], sends {row.again}"
-        case trace.SYNC:
-            return f"{conn} nonce {row.seqno} {row.detail}"
-        case trace.UNICAST_UNBLOCK:
-            return conn
-        case _:
-            return f"{at}{_range(row) if at else row.kind} {' ' * bool(at)}{row.detail}".strip()
+    origin = f"{row.peer}#{row.peer_inc}"
+    conn = f"{origin} {row.epoch}.{row.conn}" if row.conn else f"{origin} {row.epoch}"
+    if row.epoch:  # one stream or connection with the peer
+        at, whose, otherwise = f"{conn} ", conn, "{at}{range}  {row.detail}"
+    else:
+        at, whose, otherwise = "", origin, "{row.kind} {row.detail}"
+        if row.event in (trace.DROP_WINDOW, trace.SYNC_CALL, trace.UNICAST_DROP):
+            return origin
+    return (
+        _TEXT_OF.get(row.event, otherwise)
+        .format(
+            **{"row": row, "at": at, "conn": conn, "origin": origin, "whose": whose},
+            members=" ".join(row.members),
+            part="  part of a message" if row.kind == "fragment" else "",
+            range=_range(row),
+            top=row.low + row.cap,
+        )
+        .strip()
+    )
 
 
 def _frame(row: Row) -> str:
     arrow = "<-" if row.event == trace.RX else "->"
     peer = f"{row.peer}#{row.peer_inc}" if row.peer_inc else row.peer or "all"
-    match row.kind:
-        case "ack":
-            what = f"received {row.received}, delivered {row.hd}"
-        case "data" | "udata":
-            what = _range(row) + ("  again" if row.again else "")
-        case "uack":
-            what = f"delivered {row.hd}"
-        case "sync_ok":
-            what = f"{row.seqno}: ({row.low}, {row.hr}]"
-        case "close":
-            what = ""
-        case _:
-            what = _range(row)
+    text = _FRAMES.get(row.kind, "{range}")
+    what = text.format(row=row, range=_range(row), again="  again" if row.again else "")
     if row.epoch:
         what = f"{row.epoch}.{row.conn} {what}".rstrip()
     fault = f"  ({row.detail})" if row.detail else ""
     return f"{arrow} {peer:4} {row.kind:7} {what}{fault}"
-
-
-def _origin(row: Row) -> str:
-    return f"{row.peer}#{row.peer_inc}"
 
 
 def _range(row: Row) -> str:

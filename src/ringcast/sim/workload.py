@@ -151,18 +151,12 @@ class Ledger:
         self.entries: dict[OriginKey, Content] = {}
 
     def add(self, event: Delivered | FragmentsDelivered) -> None:
-        if isinstance(event, Delivered):
-            run = event.run
-            self._add(event.sender, int(run.stream), run.payloads, run.last)
-        else:
-            self._add(event.sender, int(event.stream), [], event.last)
-
-    def _add(self, sender: Member, stream: int, payloads: list[bytes], last: int) -> None:
-        origin = (str(sender), sender.incarnation, stream)
+        run = event.run if isinstance(event, Delivered) else event
+        origin = (str(event.sender), event.sender.incarnation, int(run.stream))
         content = self.entries.get(origin, NOTHING)
-        for payload in payloads:  # as an application would: one by one
-            content = content.then(1, last, run_hash([payload]))
-        self.entries[origin] = content._replace(last=last)
+        for payload in event.run.payloads if isinstance(event, Delivered) else ():
+            content = content.then(1, run.last, run_hash([payload]))  # as they come: one by one
+        self.entries[origin] = content._replace(last=run.last)
 
     def dump(self) -> bytes:
         lines = [
@@ -183,15 +177,19 @@ class Ledger:
 
 
 class Keeper:
-    """One member's application, as far as it has a state."""
+    """One member's application, as far as it has a state. It gives what it is asked for at once,
+    later, bit by bit, or not."""
 
-    def __init__(self, options: Options, random: Random) -> None:
+    def __init__(self, owner: SimulatedMember, cluster: Cluster) -> None:
         self.ledger = Ledger()
         self.giving: dict[int, list[bytes]] = {}
         """Of each transfer that is wanted the chunks that the node has not accepted yet."""
         self.most_chunks = 0
-        self._options = options
-        self._random = random
+        self._owner = owner
+        self._options = cluster.options
+        self._clock = cluster.clock
+        self._conditions = cluster.conditions
+        self._random = cluster.state_random
         self._incoming: list[bytes] = []
 
     @property
@@ -227,19 +225,6 @@ class Keeper:
             start = stop
         return chunks
 
-
-class Giver:
-    """When the application gives what it is asked for: at once, later, bit by bit, or not."""
-
-    def __init__(self, owner: SimulatedMember, keeper: Keeper, cluster: Cluster) -> None:
-        self.keeper = keeper
-        self._owner = owner
-        self._options = cluster.options
-        self._is_stalled = owner.slot == self._options.stalled
-        self._clock = cluster.clock
-        self._conditions = cluster.conditions
-        self._random = cluster.state_random
-
     def react(self, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, StateWanted | StateWritable):
@@ -251,10 +236,11 @@ class Giver:
 
     def _give(self, transfer: int) -> None:
         process = self._owner.process
-        if transfer not in self.keeper.giving or not process.is_alive:
+        if transfer not in self.giving or not process.is_alive:
             return
         is_calm = self._conditions.is_calm
-        if not process.can_act or (self._is_stalled and not is_calm):
+        is_stalled = self._owner.slot == self._options.stalled and not is_calm
+        if not process.can_act or is_stalled:
             self._clock.after(AGAIN_MS, self._give, transfer)
         elif not is_calm and self._random.random() < self._options.refuse:
             self._owner.refuse_state(transfer, process.now)

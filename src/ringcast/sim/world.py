@@ -82,6 +82,13 @@ class Fault(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Does:
+    """A fault that one function does."""
+
+    apply: Callable[[Flight, Random], list[Flight]]
+
+
 class Network:
     """Carries datagrams from address to address."""
 
