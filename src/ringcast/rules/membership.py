@@ -91,25 +91,8 @@ def _is_for_state(view: Row, states: dict[MemberKey, list[Row]]) -> bool:
     return False
 
 
-<<<<<<< HEAD
-def _judge_waits(
-    run: Run,
-    begins: str,
-    ends: str,
-    since: Callable[[Row, int], int | None],
-    bound_ns: Callable[[Row], int],
-    found: Findings,
-) -> None:
-    """From one event of a member to the next of another kind; `since` says from when on the time
-    runs, or that it is not judged."""
-=======
-def _is_same(view: Row, other: Row | None) -> bool:
-    return other is not None and view.view_key == other.view_key
-
-
 def _waits(run: Run, begins: str, ends: str) -> Iterator[tuple[Row, Row | None, str]]:
     """From one event of a member to the next of another kind, and what to say if it takes long."""
->>>>>>> lean
     ended_by = run.by_member(ends)
     for member, (begun, *_) in run.by_member(begins).items():
         ended = ended_by[member][0] if member in ended_by else None

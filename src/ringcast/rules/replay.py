@@ -107,15 +107,9 @@ class Entry(NamedTuple):
 
     @property
     def place(self) -> tuple[ConnKey, int, int]:
-<<<<<<< HEAD
-        """What only frames of its direction may change."""
-        row = self.row
-        return row.conn_key, *((row.low, 0) if row.kind == "S" else (row.received, row.hr))
-=======
         """What only the frames of its own direction may change."""
         row = self.row
         return (self.conn, row.low, 0) if row.kind == "S" else (self.conn, row.received, row.hr)
->>>>>>> lean
 
 
 class Entries:
@@ -183,11 +177,7 @@ def side_stream(row: Row) -> Stream:
 
 
 def acked_and_sent(row: Row) -> tuple[int, int, int]:
-<<<<<<< HEAD
     """HA and HS of a sender, and of which stream."""
-=======
-    """How far a sender's stream has come."""
->>>>>>> lean
     return row.epoch, row.low, row.hr
 
 

@@ -175,13 +175,6 @@ def _judge_pause(pair: Pair, tail: Row, earlier: list[Row]) -> list[Row]:
     return [last, tail]
 
 
-<<<<<<< HEAD
-def _differs(row: Row, seqno: int) -> bool:
-    return not row.seqno == row.seqno2 == seqno
-
-
-=======
->>>>>>> lean
 @of_pairs("S4", "only what is missing is asked for and retransmitted")
 def selective(pair: Pair) -> None:
     """A receiver asks only for what it lacks and knows to exist, and not at first sight of a gap
