@@ -145,10 +145,10 @@ def commits_nothing_by_the_cut(self: ViewStreams, begin: Begin, now: int, out: E
 
 
 def meets_who_looks_and_nobody_else(
-    self: Greetings, source: Member, hello: Hello, *rest: Any, is_better: bool
+    self: Greetings, source: Member, hello: Hello, *rest: Any
 ) -> None:
     if hello.coordinator is None or self._owner.phase is Phase.LOOKING:
-        MEET(self, source, hello, *rest, is_better=is_better)
+        MEET(self, source, hello, *rest)
 
 
 def believes_every_complaint(

@@ -187,13 +187,10 @@ class FailureDetector(Layer):
         place = view.members.index(self.me)
         others = view.members[place + 1 :] + view.members[:place]  # in ring order from me on
         watched = others[-WATCHERS:]
-        new_neighbours = set(watched).difference(self._watched)
+        new = set(watched).difference(self._watched)
         self._watchers = others[:WATCHERS]
         self._watched = watched
-        self._heard = {
-            member: now if member in new_neighbours else self._heard.get(member, now)
-            for member in others
-        }
+        self._heard = {m: now if m in new else self._heard.get(m, now) for m in others}
         self._cases = {m: case for m, case in self._cases.items() if m in self._heard}
         self._verified_at = {m: at for m, at in self._verified_at.items() if m in self._heard}
         if not others:

@@ -267,12 +267,8 @@ class UnicastReceiving(Layer):
     def _is_awaited(self, source: Member, ok: SyncOk) -> bool:
         """Whether this answers the outstanding sync request. Any other may have been on its way for
         long, and what it tells may be long out of date."""
-        sync_request = self.sync_requests.get(source)
-        return (
-            sync_request is not None
-            and sync_request.nonce == ok.nonce
-            and sync_request.conn.epoch == ok.conn.epoch
-        )
+        asked = self.sync_requests.get(source)
+        return asked is not None and (asked.nonce, asked.conn.epoch) == (ok.nonce, ok.conn.epoch)
 
     def _reopen(self, source: Member, ok: SyncOk, now: int, out: Effects) -> UnicastReceiver:
         """A window where this stream stands: after what was delivered before, if that is known."""

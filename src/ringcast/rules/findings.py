@@ -172,15 +172,8 @@ class Findings:
     def verdict(self, id: str, title: str) -> Verdict:
         """In the order of the run."""
         ordered = sorted(self.violations, key=lambda found: (_place(found), found.text))
-        return Verdict(
-            id,
-            title,
-            self.premises,
-            ordered,
-            self.violation_count,
-            "; ".join(sorted(self.unknown)) or None,
-            self.worst,
-        )
+        why = "; ".join(sorted(self.unknown)) or None
+        return Verdict(id, title, self.premises, ordered, self.violation_count, why, self.worst)
 
 
 def _place(found: Violation) -> tuple[int, str, int, int]:

@@ -154,10 +154,8 @@ class Life:
                 sent[row.stream] = max(sent.get(row.stream, 0), row.seqno2)
             else:
                 self._place(row, change)
-        self.steps = [
-            Step(stay, after)
-            for stay, after in pairwise(stay for stay in self.stays.values() if stay.shown)
-        ]
+        shown = (stay for stay in self.stays.values() if stay.shown)
+        self.steps = [Step(stay, after) for stay, after in pairwise(shown)]
 
     def last_sent(self, origin: OriginKey, view: ViewKey) -> int | None:
         """What it had sent on a stream when this view began; None: nobody knows."""

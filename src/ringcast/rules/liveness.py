@@ -18,13 +18,7 @@ if TYPE_CHECKING:
     from ringcast.rules.findings import Findings
     from ringcast.trace.rows import OriginKey, PairKey, Row
 
-STABILITY_KINDS = (
-    "stability_report",
-    "stability_query",
-    "stable",
-    "peer_repair_request",
-    "peer_repair",
-)
+REPORTS = ("stability_report", "stability_query", "stable", "peer_repair_request", "peer_repair")
 """What members that report say to each other, until all know what everybody has."""
 
 NO_COMMON_CLOCK = "how long it took: members' clocks cannot be compared"
@@ -68,7 +62,7 @@ def quiet(run: Run, found: Findings) -> None:
     said = run.rows(trace.TX)
     repairs = [row for row in said if row.kind == "nack" or (row.kind == "data" and row.again)]
     # Where an application takes nothing, something never becomes stable.
-    kinds = () if facts.stopped_members else STABILITY_KINDS
+    kinds = () if facts.stopped_members else REPORTS
     reports = [row for row in said if row.kind in kinds]
     for kept, since_ns in ((repairs, quiet_ns), (reports, reported_ns)):
         for noise in late(kept, attrgetter("key"), since_ns):
@@ -107,12 +101,9 @@ class Journal:
         """Whether this member of the sender's view lives, takes, and sees the sender in its own."""
         lives, member = self.run.lives, trace.split_key(receiver)
         view = lives.last_view(member)
-        return (
-            lives.is_live(member)
-            and receiver not in self.run.facts.stopped_members
-            and view is not None
-            and sender in view.members
-        )
+        if view is None or receiver in self.run.facts.stopped_members:
+            return False
+        return lives.is_live(member) and sender in view.members
 
     def are_due(self, view: Row, sender: str) -> bool:
         return all(self.is_due(member, sender) for member in view.members)

@@ -193,11 +193,8 @@ def no_needless_loss(run: Run, found: Findings) -> None:
     it: some proposal since had one of the two and not the other. Else it installs that view first,
     though it has promised a later one."""
     history = run.history
-    proposals = {
-        row.view_key: frozenset(row.members)
-        for life in history.lives.values()
-        for row in life.freezes
-    }
+    freezes = (row for life in history.lives.values() for row in life.freezes)
+    proposals = {row.view_key: frozenset(row.members) for row in freezes}
     is_known = all(life.is_whole for life in history.lives.values())
     for life in history.lives.values():
         found.premises += life.finished

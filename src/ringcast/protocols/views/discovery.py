@@ -85,9 +85,7 @@ class Discovery:
     def forget_old(self, now: int) -> None:
         """Those that have been silent for too long."""
         self.candidates = {
-            address: until
-            for address, until in self.candidates.items()
-            if until is None or until > now
+            each: until for each, until in self.candidates.items() if until is None or until > now
         }
         self._learned = sum(until is not None for until in self.candidates.values())
 

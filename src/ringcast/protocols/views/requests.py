@@ -272,10 +272,9 @@ class Pairs:
 
     def begin(self, view: View) -> None:
         """What its members complained of before they were in it together does not count."""
+        together = set(view)
         self._complaints = {
-            (source, member): complaint
-            for (source, member), complaint in self._complaints.items()
-            if source not in view or member not in view
+            pair: c for pair, c in self._complaints.items() if not together.issuperset(pair)
         }
 
     def complain(self, source: Member, member: Member, now: int) -> bool:

@@ -199,12 +199,8 @@ def decode_cut(
     if max(named) >= count:
         return None
     before = mine.starts if frame.is_based else {}
-    starts = {
-        origin: before.get(origin, 0)
-        for who in members
-        for stream in streams
-        for origin in (Origin(who, stream),)
-    }
+    origins = (Origin(who, stream) for who in members for stream in streams)
+    starts = {origin: before.get(origin, 0) for origin in origins}
     starts.update({Origin(members[n], stream): seqno for n, stream, seqno in frame.starts})
     parts = []
     everybody = [place for part in frame.parts for place in part.places]
