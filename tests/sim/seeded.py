@@ -63,7 +63,7 @@ PLANS = (
     Plan("multicast", first=10, kept=(1093,)),
     Plan("multicast", "stability", first=8, kept=(292, 465, 596)),
     Plan("unicast", first=12),
-    Plan("group", first=8, kept=(266, 505, 1151, 1907, 1928)),
+    Plan("group", first=8, kept=(266, 505, 1151, 1813, 1907, 1928)),
     Plan("group", "stability", first=6),
     Plan("group", partitions=True, first=6, kept=(24, 160)),
     Plan("uniform", first=6, kept=(316, 335, 548, 1042)),

@@ -119,6 +119,9 @@ def test_who_counts_a_member_of_my_view_as_its_own_is_told_who_is_in_mine() -> N
     ((dest, told),) = side.said(wire.Hello)
     assert dest == D
     assert told.members == (A, B, C)
+    for _ in range(9):
+        side.hear(D, hello(behind))  # copies, and its answer to this
+    assert side.said(wire.Hello) == []
     side.pass_time(1000)
     assert proposed(side) == []
     side.hear(D, hello(View(ViewId(D, 4), (D,))))

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import VerifyWanted
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import order
-from ringcast.protocols.views.discovery import STRANGER_NS, rank_of
+from ringcast.protocols.views.discovery import GREET_NS, STRANGER_NS, rank_of
 from ringcast.wire.changes import Cookie, Hello, tag_of
 
 if TYPE_CHECKING:
@@ -99,11 +99,11 @@ class Greetings:
         if self._is_due("cookie", source.address, now):
             self.answer(source, frame.cookie, now, out, is_asking=True)
 
-    def _is_due(self, why: str, to: Address, now: int) -> bool:
+    def _is_due(self, why: str, to: Address, now: int, every: int = COPIES_NS) -> bool:
         """Whether that one is to be asked now, for this reason. Copies of what somebody says must
         not become more at every step."""
         last = self._asked.get((why, to))
-        if last is not None and now - last < COPIES_NS:
+        if last is not None and now - last < every:
             return False
         if len(self._asked) >= ASKED_MAX:
             self._asked.clear()
@@ -195,7 +195,8 @@ class Greetings:
             answer(is_asking=True)  # its answer shows that it hears us
             self._ask_others(now, out)
         elif any(member in owner.change.view for member in hello.members):
-            answer(with_members=True)
+            if self._is_due("behind", source.address, now, GREET_NS):  # it answers this one, too
+                answer(with_members=True)
         elif owner.meeting.note(source, hello, now):
             owner.note_part(now)
             if hello.is_asking:
