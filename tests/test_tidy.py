@@ -213,7 +213,7 @@ CEILINGS = {
     "explore": 3909,
     "protocols": 9998,
     "rules": 4194,
-    "sim": 5897,  # views are torn where networks part
+    "sim": 5900,  # views are torn where networks part
     "spark": 7422,  # the page tells settings and versions, and a reason once
     "trace": 4907,  # windows of uniform messages do not grow
     "window": 1752,
