@@ -16,6 +16,7 @@ from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError, Usa
 from ringcast.events import Closed
 from ringcast.model import Stream
 from ringcast.protocols.views.layer import GroupViews
+from ringcast.rules.membership import LEAVE
 from ringcast.sim.network import Packet
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.run import RunObserver
@@ -236,6 +237,10 @@ class Harness:
 
     def transport_hint(self, address: Address, now: int) -> None:
         self.call(self.node.transport_hint, address, now)
+
+    def leave(self, now: int) -> None:
+        self.sink.write(LEAVE)
+        self.call(self.node.leave, now)
 
     def provide_state(self, transfer: int, limit: int, now: int) -> bool:
         """Give up to `limit` chunks of this state. Whether it may go on at once."""

@@ -8,7 +8,6 @@ from ringcast.core.shared import Phase
 from ringcast.events import Delivered, FragmentsDelivered, StateChunk, Undeliverable, Writable
 from ringcast.model import Stream
 from ringcast.protocols.views.layer import GroupViews
-from ringcast.rules.membership import LEAVE
 from ringcast.sim.harness import Harness
 from ringcast.sim.workload import EVERYBODY, UNIFORM, Application, Keeper
 from ringcast.sim.world import Process
@@ -135,8 +134,7 @@ class SimulatedMember(Harness):
             self.application.rate = 0
             for dest in (EVERYBODY, UNIFORM) if self._options.has_uniform else (EVERYBODY,):
                 self.want(dest, self._options.late_messages)
-        self.sink.write(LEAVE)
-        self.call(self.node.leave, self.process.now)
+        self.leave(self.process.now)
         self.process.turn()
 
     def want(self, dest: int, count: int) -> None:
