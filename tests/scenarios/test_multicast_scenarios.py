@@ -705,5 +705,5 @@ def test_ones_own_frames_that_come_back_are_refused() -> None:
     mine = [packet._replace(dest="A") for packet in c.collect()]
     c.hand_over(mine)
     c.exchange()
-    assert c.nodes["A"].multicast.refused == 1
+    assert c.nodes["A"].rejected == {Reject.OURS.value: 1}
     assert c.delivered("A", "A") == expected(3)
