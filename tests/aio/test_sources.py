@@ -78,6 +78,22 @@ def test_a_file_that_was_swept_away_is_written_again(tmp_path: Path) -> None:
     assert files(directory) == before
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_no_link_in_a_shared_directory_leads_elsewhere(tmp_path: Path, is_there: bool) -> None:
+    shared, elsewhere = tmp_path / "shared", tmp_path / "elsewhere"
+    source = registered(shared, A)
+    (path,) = files(shared)
+    if is_there:
+        elsewhere.write_text("precious")
+    path.with_suffix(".draft").symlink_to(elsewhere)
+    path.unlink()
+    assert source.candidates() == [A.address]
+    assert files(shared) == [path]
+    assert not path.is_symlink()
+    assert elsewhere.exists() == is_there
+    assert not is_there or elsewhere.read_text() == "precious"
+
+
 def test_a_file_in_use_does_not_look_old(tmp_path: Path) -> None:
     source = registered(tmp_path, A)
     (path,) = files(tmp_path)

@@ -178,7 +178,9 @@ class DirectorySource:
         assert self._own is not None
         self._make_directory()
         draft = self._own.with_suffix(".draft")
-        draft.write_bytes(self._content)
+        draft.unlink(missing_ok=True)
+        with draft.open("xb") as file:  # never through a link: others may write here too
+            file.write(self._content)
         draft.replace(self._own)
 
     def _make_directory(self) -> None:
