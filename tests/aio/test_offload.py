@@ -126,6 +126,17 @@ def test_what_the_interface_cannot_is_found_out_once(monkeypatch: pytest.MonkeyP
 
 
 @linux_only
+def test_where_nothing_gets_to_says_nothing_about_bursts() -> None:
+    with ExitStack() as stack:
+        a, b = pair(stack)
+        a.send_burst(BURST, Address("127.0.0.1", 0))  # the same error as if the system cannot
+        assert (a.sent, a.dropped) == (0, 31)
+        assert a.offload.can_segment
+        a.send_burst(BURST, b.address)
+        assert (a.sent, a.offload.segmented) == (31, 31)
+
+
+@linux_only
 def test_a_refusal_told_in_place_of_a_burst_costs_nothing() -> None:
     with ExitStack() as stack:
         a, b = pair(stack)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import resource
+import shutil
 import socket
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -260,6 +261,19 @@ def test_a_socket_is_kept_from_being_swept(tmp_path: Path) -> None:
 
     with_probe(tmp_path, test, keep_s=0.01)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_socket_is_back_when_all_was_swept(tmp_path: Path) -> None:
+    top = tmp_path / "run"
+
+    async def test(probe: Probe) -> None:
+        shutil.rmtree(top)
+        await until((top / "group" / "m.probe").exists)
+        assert await ask(top / "group", b"{}\n") == {"answer": {}}
+        assert top.stat().st_mode & 0o777 == 0o700
+
+    top.mkdir(mode=0o700)
+    with_probe(top / "group", test, keep_s=0.01)
 
 
 def test_a_directory_with_a_long_name(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -11,13 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from loopback_groups import until
 
-from ringcast import Address, DirectorySource, Member, UsageError
+from ringcast import Address, DirectorySource, Member, UsageError, join
 from ringcast.aio import sources
-from ringcast.aio.sources import ListSource, runtime_directory, runtime_source
+from ringcast.aio.keys import OWN_FILE, own_keys
+from ringcast.aio.loop import run
+from ringcast.aio.sources import ListSource, group_directory, runtime_directory, runtime_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ringcast import Source
 
@@ -71,6 +76,22 @@ def test_a_file_that_was_swept_away_is_written_again(tmp_path: Path) -> None:
     directory.rmdir()
     assert source.candidates() == [A.address]
     assert files(directory) == before
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_no_link_in_a_shared_directory_leads_elsewhere(tmp_path: Path, is_there: bool) -> None:
+    shared, elsewhere = tmp_path / "shared", tmp_path / "elsewhere"
+    source = registered(shared, A)
+    (path,) = files(shared)
+    if is_there:
+        elsewhere.write_text("precious")
+    path.with_suffix(".draft").symlink_to(elsewhere)
+    path.unlink()
+    assert source.candidates() == [A.address]
+    assert files(shared) == [path]
+    assert not path.is_symlink()
+    assert elsewhere.exists() == is_there
+    assert not is_there or elsewhere.read_text() == "precious"
 
 
 def test_a_file_in_use_does_not_look_old(tmp_path: Path) -> None:
@@ -243,3 +264,87 @@ def test_a_file_in_its_place_is_said(private: Path) -> None:
     (private / "ringcast").write_text("")
     with pytest.raises(UsageError, match=r"cannot make .*ringcast"):
         runtime_directory()
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o277])
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize("is_key_first", [False, True])
+def test_a_directory_that_was_swept_is_the_users_own_again(
+    private: Path, is_key_first: bool
+) -> None:
+    source, ring = runtime_source("orders"), own_keys(group_directory("orders"))
+    source.register(A)
+    before = {path: path.stat().st_mode for path in private.rglob("*")}
+    assert len(before) == 4
+    shutil.rmtree(private / "ringcast")
+    for at in range(2):
+        if at == is_key_first:
+            source.candidates()
+        else:
+            ring.keep(10**9)
+        assert runtime_directory() == private / "ringcast"
+    assert {path: path.stat().st_mode for path in private.rglob("*")} == before
+    assert [stat.S_IMODE(before[path]) for path in before if path.is_dir()] == [0o700] * 2
+
+
+@pytest.mark.parametrize("plant", [for_others_to_read, for_others_to_write, a_link, somebody_elses])
+def test_nothing_is_put_back_where_others_were_faster(
+    private: Path, plant: Callable[[Path], None]
+) -> None:
+    source, ring = runtime_source("orders"), own_keys(group_directory("orders"))
+    source.register(A)
+    shutil.rmtree(private / "ringcast")
+    plant(private / "ringcast")
+    assert source.candidates() == []
+    ring.keep(10**9)
+    assert files(private / "ringcast") == []
+    shutil.rmtree(private)
+    assert source.candidates() == []
+    ring.keep(2 * 10**9)
+    assert not private.exists()  # a session makes its own
+
+
+def test_who_finds_no_place_can_look_for_another(private: Path) -> None:
+    source = runtime_source("orders")
+    (private / "ringcast").chmod(0o755)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"cannot write to .*belongs to this user alone"):
+            source.register(A)
+
+
+JOINER = """
+import asyncio, ringcast
+async def main():
+    async with ringcast.join("swept", name="B", must_exist=True) as group:
+        print(group.view)
+asyncio.run(main())
+"""
+
+
+def test_who_comes_after_a_sweep_finds_the_group(private: Path) -> None:
+    async def main() -> None:
+        async with join("swept", name="A"):
+            key = (group_directory("swept") / OWN_FILE).read_bytes()
+            shutil.rmtree(private / "ringcast")
+            for wanted in (OWN_FILE, "*.member"):
+                await until(lambda name=wanted: list(private.rglob(name)) != [])
+            joiner = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", JOINER),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            said, complaints = await joiner.communicate()
+            assert said.decode().strip() == "View 2: A, B", complaints
+            assert (group_directory("swept") / OWN_FILE).read_bytes() == key
+
+    before = os.umask(0o022)
+    try:
+        run(asyncio.wait_for(main(), 30))
+    finally:
+        os.umask(before)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
 from ringcast.aio.refusals import TOLD, Refusals
+from ringcast.aio.sources import make_group_directory
 from ringcast.aio.termination import READERS
 from ringcast.errors import UsageError
 from ringcast.wire.codec import header_of
@@ -106,9 +107,9 @@ class KeyRing:
         """Now and again: the user's own key stays where it is."""
         if not self.is_own or self.path is None:
             return
-        with suppress(OSError):
+        with suppress(OSError, UsageError):
             if not self.path.exists():
-                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_group_directory(self.path.parent)
                 place(self.path, self.keys)
             elif self._touched_at is None or now >= self._touched_at + TOUCH_NS:
                 self._touched_at = now
@@ -230,7 +231,7 @@ def own_keys(directory: Path) -> KeyRing:
     """The user's own key for the group whose members meet here. The first makes it."""
     path = directory / OWN_FILE
     try:
-        directory.mkdir(mode=0o700, exist_ok=True)
+        make_group_directory(directory)
         if not path.exists():
             place(path, [Key(secrets.token_bytes(KEY_BYTES))])
     except OSError as error:

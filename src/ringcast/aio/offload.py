@@ -43,9 +43,10 @@ SHARED_MAX: Final = 1 << 14
 """Datagrams of so many bytes are read on into one burst. Shorter ones are for somebody who waits,
 and longer ones are enough by themselves."""
 
-_CANNOT: Final = {errno.EIO, errno.EINVAL}
+CANNOT: Final = {errno.EIO, errno.EINVAL}
 """The interface computes no checksums, which cutting needs; or nobody knows what was asked for. No
-ICMP error, which anybody can forge, is told as one of these."""
+ICMP error, which anybody can forge, is told as one of these. Before Linux 6.14 that a path is too
+narrow is, and everywhere that there can be no such destination."""
 
 
 class Offload:
@@ -85,12 +86,7 @@ class Offload:
     def send(self, burst: Sequence[Buffer], dest: Address) -> None:
         """In one call; OSError if none of it has left."""
         ancillary = [(_SOL_UDP, _UDP_SEGMENT, _SEGMENT.pack(len(burst[0])))]
-        try:
-            self._socket.sendmsg(burst, ancillary, 0, dest)
-        except OSError as error:
-            if error.errno in _CANNOT:
-                self.can_segment = False
-            raise
+        self._socket.sendmsg(burst, ancillary, 0, dest)
         self.segmented += len(burst)
 
     def is_readable(self) -> bool:

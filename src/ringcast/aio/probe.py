@@ -19,6 +19,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ringcast.aio.sources import make_group_directory
 from ringcast.errors import RingcastError, UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Probe:
         patience_s: float = PATIENCE_S,
         keep_s: float = KEEP_S,
     ) -> None:
-        """OSError: the directory cannot be written to. `uid`: who may ask, if not this user."""
+        """OSError, UsageError: there is no place for it. `uid`: who may ask, if not this user."""
         self.refused = 0
         """Clients of other users."""
         self.turned_away = 0
@@ -89,7 +90,7 @@ class Probe:
         self._keep_s = keep_s
         self._clients: set[_Client] = set()
         self._rest: asyncio.TimerHandle | None = None
-        directory.mkdir(mode=0o700, exist_ok=True)
+        make_group_directory(directory)
         sweep(directory)
         self._path = directory / (name + SUFFIX)
         self._listener = _listen(self._path)
@@ -122,10 +123,11 @@ class Probe:
     def _keep(self) -> None:
         """If it was swept all the same, there is another."""
         self._keep_timer = self._loop.call_later(self._keep_s, self._keep)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UsageError):
             try:
                 os.utime(self._path)
             except FileNotFoundError:
+                make_group_directory(self._path.parent)
                 listener = _listen(self._path)
                 self._stop_listening()
                 self._listener = listener

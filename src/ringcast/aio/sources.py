@@ -125,9 +125,10 @@ class DirectorySource:
         self._own = self._path / f"{me.incarnation:016x}{SUFFIX}"
         try:
             self._write()
-        except OSError as error:
+        except (OSError, UsageError) as error:
             self._own = None
-            raise UsageError(f"cannot write to {self._path}: {error.strerror}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise UsageError(f"cannot write to {self._path}: {why}") from error
 
     def candidates(self) -> list[Address]:
         self._keep_own()
@@ -166,7 +167,7 @@ class DirectorySource:
         """Runtime directories are swept of what nobody has touched for hours."""
         if self._own is None:
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UsageError):
             try:
                 os.utime(self._own)
             except FileNotFoundError:
@@ -175,15 +176,27 @@ class DirectorySource:
     def _write(self) -> None:
         """Whole or not at all: others may look at any time."""
         assert self._own is not None
-        self._path.mkdir(parents=True, exist_ok=True)
+        self._make_directory()
         draft = self._own.with_suffix(".draft")
-        draft.write_bytes(self._content)
+        draft.unlink(missing_ok=True)
+        with draft.open("xb") as file:  # never through a link: others may write here too
+            file.write(self._content)
         draft.replace(self._own)
+
+    def _make_directory(self) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+
+
+class _RuntimeSource(DirectorySource):
+    """In the user's own directory, which may be swept as a whole."""
+
+    def _make_directory(self) -> None:
+        make_group_directory(self._path)
 
 
 def runtime_source(group: str) -> DirectorySource:
     """Where the members of a group meet if nothing else is said: for one user on one machine."""
-    return DirectorySource(group_directory(group))
+    return _RuntimeSource(group_directory(group))
 
 
 def group_directory(group: str) -> Path:
@@ -192,6 +205,13 @@ def group_directory(group: str) -> Path:
 
     # The name of a group may be any text, and none of it shall be a path.
     return runtime_directory() / sha256(group.encode()).hexdigest()[:32]
+
+
+def make_group_directory(path: Path) -> None:
+    """Make it if it is not there, and the user's own directory around it if that was swept;
+    UsageError if others may look into that."""
+    _make_own(path.parent)
+    _make_private(path)
 
 
 def check_system() -> None:
@@ -219,8 +239,13 @@ def runtime_directory() -> Path:
         import tempfile
 
         path = Path(tempfile.gettempdir()) / f"ringcast-{os.getuid()}"
+    _make_own(path)
+    return path
+
+
+def _make_own(path: Path) -> None:
     try:
-        path.mkdir(mode=0o700, exist_ok=True)
+        _make_private(path)
     except OSError as error:
         raise UsageError(f"cannot make {path}: {error.strerror}") from error
     if not _is_own(path):
@@ -228,7 +253,17 @@ def runtime_directory() -> Path:
             f"{path} is not a directory that belongs to this user alone (mode 0700): remove it, "
             f"or say where members meet (discovery=, members=) and with which key (key=)"
         )
-    return path
+
+
+def _make_private(path: Path) -> None:
+    """For this user alone, whatever the umask."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    else:
+        path.chmod(0o700)
 
 
 def _is_own(path: Path) -> bool:

@@ -26,7 +26,7 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from ringcast.aio.offload import SHARED_MAX, Offload, mtu_of
+from ringcast.aio.offload import CANNOT, SHARED_MAX, Offload, mtu_of
 from ringcast.aio.reach import admits, is_loopback
 from ringcast.aio.transport import Transport, fitting
 from ringcast.config import DATAGRAM_BYTES_MIN
@@ -198,6 +198,7 @@ class UdpSocket(Transport):
 
     def send_burst(self, burst: Sequence[Buffer], dest: Address) -> None:
         is_admitted = dest in self._admitted or self._admit(dest)
+        before, cannot = (self.dropped, self.fragmented, self._whole), False
         if is_admitted and self.offload.can_segment:
             try:
                 self.offload.send(burst, dest)
@@ -207,11 +208,14 @@ class UdpSocket(Transport):
                     return
                 # None has left: each is told for itself what is in its way.
                 self._read_errors()
+                cannot = error.errno in CANNOT
             else:
                 self.sent += len(burst)
                 return
         for datagram in burst:
             self.send(datagram, dest)
+        if cannot and before == (self.dropped, self.fragmented, self._whole):
+            self.offload.can_segment = False  # nothing else was in their way
 
     def _send_in_fragments(self, datagram: Buffer, dest: Address) -> None:
         self._fragment(_MAY_FRAGMENT)
