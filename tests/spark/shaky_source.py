@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringcast.spark.source import ArchiveReader, ArchiveStreamReader, Options, RingcastSource
+from ringcast.spark.source import ArchiveReader, Options, RingcastSource
+from ringcast.spark.stream import ArchiveStreamReader
 from support.shaky_disk import ShakyDisk
 
 if TYPE_CHECKING:

@@ -137,6 +137,7 @@ def _show_quickly(loss: float, seed: int) -> None:
 
 def _show(base: Path, loss: float, seed: int) -> Path:
     """The whole story; the page on it."""
+    import ringcast.spark.stream  # noqa: F401 (what it needs is told before anything is begun)
     from ringcast.spark.session import session
 
     trace = base / "trace"

@@ -1,4 +1,4 @@
-"""`spark.read` and `spark.readStream` over an archive: a group's messages as a table, each once.
+"""`spark.read` over an archive: a group's messages as a table, each once; as a stream: stream.py.
 
 These classes only adapt: what is read follows from two positions alone (trace/archive.py), so that
 a step which is tried again reads the same messages.
@@ -16,35 +16,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualTo,
-    In,
-    InputPartition,
-    IsNotNull,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadMaxFiles,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ringcast.errors import UsageError
 from ringcast.spark.messages import DDL, read_messages, tasks_of
 from ringcast.trace.archive import Index
 from ringcast.trace.held import STREAMS, Position, origin_text
-from ringcast.trace.retention import Query, pruned_origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import Filter
-    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.datasource import DataSourceStreamReader, Filter
     from pyspark.sql.types import StructType
 
     from ringcast.spark.messages import FileRead
@@ -79,6 +63,8 @@ class RingcastSource(DataSource):
         return ArchiveReader(Options.parse(self.options, is_stream=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from ringcast.spark.stream import ArchiveStreamReader  # since 4.2
+
         return ArchiveStreamReader(Options.parse(self.options, is_stream=True))
 
 
@@ -155,8 +141,8 @@ class ArchiveReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         index = Index(self._options.path)
         index.refresh()
-        plan = _planned(index, Position(), time.time(), self._options)
-        _tell_gaps(plan, Position())
+        plan = planned(index, Position(), time.time(), self._options)
+        tell_gaps(plan, Position())
         pieces = [piece for piece in plan.pieces if self._options.wants(piece.origin)]
         # Spark makes one of nothing out of an empty list.
         return [MessagesPartition(files) for files in tasks_of(pieces) or [[]]]
@@ -167,6 +153,8 @@ class ArchiveReader(DataSourceReader):
 
     def _takes(self, wish: Filter) -> bool:
         """Whether nothing is left of this filter for Spark to do."""
+        from pyspark.sql.datasource import EqualTo, In, IsNotNull  # since 4.1
+
         match wish:
             case EqualTo(("sender" | "stream" as column,), str(name)):
                 names = frozenset({name})
@@ -184,73 +172,7 @@ class ArchiveReader(DataSourceReader):
         return True
 
 
-class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Messages as they come into the archive. One of these lives as long as its query; copies of it
-    read for tasks and have no state."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._index = Index(options.path)
-        self._query = Query(options.path, options.query)
-        self._is_registered = False
-        self._frozen_at: float | None = None
-
-    def initialOffset(self) -> dict[str, Any]:
-        self._query.begin()
-        return {}
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        if self._options.max_messages is not None:
-            return ReadMaxRows(self._options.max_messages)
-        if self._options.max_files is not None:
-            return ReadMaxFiles(self._options.max_files)
-        return ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._index.refresh()
-        self._frozen_at = time.time()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        if not self._is_registered:
-            self._query.ensure()
-            self._is_registered = True
-        self._refresh()
-        now = self._frozen_at or time.time()
-        position = Position.from_dict(start)
-        plan = _planned(self._index, position, now - self._options.gap_wait_s, self._options)
-        plan = _limited(plan, limit)
-        if not plan.pieces:
-            return start
-        _tell_gaps(plan, position)
-        # Of an origin that was pruned nothing is to come: so positions stay small.
-        gone = pruned_origins(self._options.path).difference(self._index.origins)
-        digest = plan.after(position.digest)
-        kept = {origin: seqno for origin, seqno in digest.items() if origin not in gone}
-        return Position(kept, plan.gaps).to_dict()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._refresh()
-        behind, through = Position.from_dict(start), Position.from_dict(end)
-        # Offsets pass over what is not wanted too, so that retention does not wait for it.
-        digest = {
-            origin: seqno for origin, seqno in through.digest.items() if self._options.wants(origin)
-        }
-        pieces = self._index.pieces_between(behind.digest, digest, through.gaps)
-        return [MessagesPartition(files) for files in tasks_of(pieces)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, MessagesPartition)
-        return read_messages(self._options.path, partition.files)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        self._query.commit(Position(Position.from_dict(end).digest))
-
-    def _refresh(self) -> None:
-        if self._frozen_at is None:
-            self._index.refresh()
-
-
-def _planned(index: Index, position: Position, before: float, options: Options) -> Plan:
+def planned(index: Index, position: Position, before: float, options: Options) -> Plan:
     """All that is behind the position. What is missing, and has been since before this time, is
     passed over if it may be; UsageError if not. Nothing is while files may turn out to have it."""
     if not options.fail_on_gap:
@@ -282,17 +204,7 @@ def _is_before_all(gap: Range, origin: OriginKey, position: Position) -> bool:
     return gap.first == 1 and origin not in position.digest
 
 
-def _limited(plan: Plan, limit: ReadLimit) -> Plan:
-    match limit:
-        case ReadMaxRows(max_rows):
-            return plan.first_messages(max_rows)
-        case ReadMaxFiles(max_files):
-            return plan.first_files(max_files)
-        case _:
-            return plan.only_passed()
-
-
-def _tell_gaps(plan: Plan, position: Position) -> None:
+def tell_gaps(plan: Plan, position: Position) -> None:
     for origin, gaps in plan.gaps.items():
         for gap in gaps:
             if not _is_before_all(gap, origin, position):
