@@ -16,7 +16,7 @@ BENCHMARKS = ROOT / "benchmarks"
 
 LEVELS = [
     {"errors", "model"},
-    {"config", "config_file", "events", "settings"},
+    {"config", "config_file", "events", "private", "settings"},
     {"wire", "window", "core"},
     {"protocols"},
     {"datagrams", "node"},
@@ -206,16 +206,16 @@ def test_files_are_short(path: str) -> None:
 
 
 CEILINGS = {
-    "aio": 7848,  # members of the view are told to the envelope; bounds for ICMP, swept directories
+    "aio": 7856,  # file_mode
     "benchmarks": 4950,  # idle members, hosts that vanish, peers beside ours
-    "cli": 3960,  # tables fit the terminal, top has keys and colours
+    "cli": 3974,  # files that are made are private
     "core": 659,  # a timer asks no window that waits for nothing
     "explore": 3909,
     "protocols": 9898,
     "rules": 4130,
     "sim": 5900,  # views are torn where networks part
     "spark": 7447,  # streams apart from tables, which need no PySpark as new
-    "trace": 4907,  # windows of uniform messages do not grow
+    "trace": 4910,  # file_mode
     "window": 1752,
     "wire": 3067,  # counters that leap, salts that stay, keys derived once
 }

@@ -87,6 +87,8 @@ def test_a_join_that_was_forgotten_warns() -> None:
             "record_payloads= keeps what is read, and with receive=False nothing is",
         ),
         ({"run_id": "monday"}, "run_id= does nothing without record="),
+        ({"file_mode": 0o640}, "file_mode= does nothing without record="),
+        ({"file_mode": 0o666, "record": "here"}, "file_mode = 438: must be 0o600, 0o640, .* 0o664"),
         (
             {"config": "orders.toml"},
             "config= is a GroupConfig, as load_config.* reads one, not str",

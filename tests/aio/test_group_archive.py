@@ -17,6 +17,8 @@ from ringcast.trace.footer import Recording
 from ringcast.trace.rows import DELIVER, SEND, STOP
 from ringcast.trace.scribe import ROOM_BYTES
 from ringcast.trace.segments import Segment, segment_paths
+from support.modes import modes_below, umask
+from support.shaky_disk import standing_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +53,23 @@ def test_what_is_read_is_kept(tmp_path: Path) -> None:
     assert held["A", 0][-1].last > 2
     assert [tuple(found) for found in held["A", 1]] == [(1, 1)]
     assert len(held) == 2
+
+
+def test_files_are_for_whom_their_member_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said to one member goes before what is said to all of the process."""
+    monkeypatch.setenv("RINGCAST_FILE_MODE", "644")
+
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send(b"one")
+        await read(b, 1)
+
+    options = [{"record": tmp_path / "a"}, {"record": tmp_path / "b", "file_mode": 0o640}]
+    with umask(0o077):
+        with_members(2, per_member=options)(exchange)
+    assert modes_below(tmp_path / "a") == ({0o755}, {0o644})
+    assert modes_below(tmp_path / "b") == ({0o750}, {0o640})
 
 
 def test_files_are_closed_as_often_as_was_asked_for(tmp_path: Path) -> None:
@@ -148,11 +167,12 @@ def test_a_disk_that_hangs_holds_the_group_back_and_loses_nothing_more(tmp_path:
 
     async def exchange(a: Group, b: Group) -> None:
         recording = Recording(run_id="test", node="B", inc=b.me.incarnation)
-        pipe = tmp_path / f"{recording.file_stem}-{0:012d}.part"
+        pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
-        sending = asyncio.create_task(a.send_many([LARGE] * 100))
-        taking = [asyncio.create_task(read(group, 100)) for group in (a, b)]
-        await until(lambda: "until the disk" in " ".join(b.explain()))
+        with standing_in(pipe, tmp_path / f"{recording.file_stem}-{0:012d}.part"):
+            sending = asyncio.create_task(a.send_many([LARGE] * 100))
+            taking = [asyncio.create_task(read(group, 100)) for group in (a, b)]
+            await until(lambda: "until the disk" in " ".join(b.explain()))
         assert recorder(b)["queued_bytes"] >= ROOM_BYTES
         assert not sending.done()
         # It gets a reader, which goes: the disk refuses, which costs that file, and it goes on.

@@ -19,6 +19,7 @@ from ringcast.trace.held import Position
 from ringcast.trace.retention import Query
 from ringcast.trace.segments import Segment, segment_paths
 from support.archives import APP, WEB, Kept, write_file
+from support.modes import modes_below
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ def test_it_keeps_what_is_sent_and_leaves_with_all_of_it(
     with member("web-1", runtime) as web:
         (runtime / "patient.toml").write_text(PATIENT)
         options = ("--name", "keep-1", "--config", "patient.toml", "--must-exist", "--json")
-        more = ("--run-id", "tuesday", "--interval", "200ms")
+        more = ("--run-id", "tuesday", "--interval", "200ms", "--file-mode", "640")
         with Terminal("archive", "orders", "archive", *options, *more) as archive:
             archive.until("keep-1")
             web.type("one\ntwo\nthree\n")
@@ -55,6 +56,7 @@ def test_it_keeps_what_is_sent_and_leaves_with_all_of_it(
     for path in index.files:
         with Segment(path) as segment:
             assert segment.info.run_id == "tuesday"
+    assert modes_below(runtime / "archive") == ({0o750}, {0o640})
 
 
 def wait_for_messages(
@@ -84,6 +86,11 @@ def test_how_often_files_are_closed_has_bounds(runtime: Path) -> None:
         told = refused("archive", "orders", "archive", "--interval", interval)
         expected = f"record_interval_s = {seconds}: must be from 0.2 to 60 seconds"
         assert told.endswith(expected)
+
+
+def test_for_whom_files_may_be_has_bounds(runtime: Path) -> None:
+    told = refused("archive", "orders", "archive", "--file-mode", "666")
+    assert told.endswith("file_mode = '666': must be 0o600, 0o640, 0o644, 0o660 or 0o664")
 
 
 def done(*args: str) -> str:

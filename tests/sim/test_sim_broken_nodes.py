@@ -28,6 +28,7 @@ from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
 from ringcast.wire.frames import Ack, Data, Watermark
+from support.modes import PRIVATE, modes_below, umask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -414,7 +415,9 @@ def test_commands_refuse_what_makes_no_sense() -> None:
 def test_simulate_reports_the_matrix_and_keeps_traces(tmp_path: Path) -> None:
     arguments = ["--seeds", "0:4", "--jobs", "2", "--matrix"]
     arguments += ["--json", str(tmp_path / "figures.json"), "--record", str(tmp_path / "traces")]
-    result = CliRunner().invoke(simulate, arguments)
+    with umask(0):
+        result = CliRunner().invoke(simulate, arguments)
+    assert modes_below(tmp_path) == PRIVATE  # as pytest makes its own directory, too
     assert "empty cells:\n" in result.output
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert figures["seeds"] == [0, 4]

@@ -1,4 +1,5 @@
-"""A file system that fails now and then, as busy ones do: below one directory, in this process."""
+"""A file system that fails now and then, as busy ones do: below one directory, in this process. And
+one that refuses, or hangs, in the place of a file."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import errno
 import itertools
 import os
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _ERRORS = (errno.EIO, errno.EMFILE, errno.ESTALE)
@@ -68,3 +70,20 @@ class ShakyDisk:
     def _opened_elsewhere(self, handle: int) -> int:
         self._handles.discard(handle)
         return handle
+
+
+@contextmanager
+def standing_in(other: str | Path, path: Path) -> Iterator[None]:
+    """While it is entered, who opens this file gets the other one: a device, or a pipe."""
+    real = os.open
+
+    def call(place: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if str(place) == str(path):
+            return real(other, os.O_WRONLY)
+        return real(place, flags, *rest, **named)
+
+    os.open = call
+    try:
+        yield
+    finally:
+        os.open = real

@@ -11,6 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypedDict
 
+from ringcast import private
 from ringcast.aio.ending import Stay
 from ringcast.aio.group import Group
 from ringcast.aio.host import HOST, MACHINE
@@ -111,6 +112,7 @@ class JoinOptions(TypedDict, total=False):
     record_level: str | None
     record_payloads: bool
     record_interval_s: float | None
+    file_mode: int | str | None
     run_id: str
     metrics: str | None
     memory_limit: int | None
@@ -158,6 +160,7 @@ async def join(
     record_level: str | None = None,
     record_payloads: bool = False,
     record_interval_s: float | None = None,
+    file_mode: int | str | None = None,
     run_id: str = "",
     metrics: str | None = None,
     memory_limit: int | None = None,
@@ -210,13 +213,14 @@ async def join(
     counts as delivered here without a reader. `record` is a directory for the trace, `record_level`
     how much goes into it ("deliveries", or "full" with frames and windows), `run_id` what to call
     this run of the group there (else by the group's name), `record_interval_s` how often a file of
-    it is closed (2 s; from 0.2 to 60). With `record_payloads` the messages are kept there too, for
-    Spark to read; while the disk is behind, reading waits for it, as `ringcast archive` does.
-    `metrics` is an address, such as "127.0.0.1:9464", where this member tells Prometheus its
-    figures. `memory_limit` is how many bytes its windows and queues may take together: smaller
-    windows hold senders up sooner. With `spin_s`, such as 0.001, the loop does not sleep for so
-    long after each datagram: round trips get shorter, for a core. `lose` drops what arrives
-    whenever it returns True: for tests of one's own application.
+    it is closed (2 s; from 0.2 to 60), `file_mode` for whom it is: 0o600, its owner, unless
+    RINGCAST_FILE_MODE says otherwise; 0o640, a group too. With `record_payloads` the messages are
+    kept there too, for Spark to read; while the disk is behind, reading waits for it, as `ringcast
+    archive` does. `metrics` is an address, such as "127.0.0.1:9464", where this member tells
+    Prometheus its figures. `memory_limit` is how many bytes its windows and queues may take
+    together: smaller windows hold senders up sooner. With `spin_s`, such as 0.001, the loop does
+    not sleep for so long after each datagram: round trips get shorter, for a core. `lose` drops
+    what arrives whenever it returns True: for tests of one's own application.
 
     Leaving the block waits until the others have received what was sent to the group, for
     `membership.leave_timeout_s` at the most, and for no reader; so it does if the block ends with
@@ -268,6 +272,7 @@ async def join(
         "record_level": record_level,
         "record_payloads": record_payloads or None,
         "record_interval_s": record_interval_s,
+        "file_mode": file_mode,
         "run_id": run_id or None,
     }
     idle = [name for name, value in only_recording.items() if value is not None]
@@ -276,6 +281,7 @@ async def join(
     if record_interval_s is None:
         record_interval_s = DEFAULT_INTERVAL_S
     check_seconds("record_interval_s", record_interval_s, *RECORD_INTERVAL_S)
+    mode = private.file_mode(file_mode)
     hooks = _state_hooks(give_state, take_state)
     if min_members is not None:
         base = replace(base, membership=replace(base.membership, min_members=min_members))
@@ -294,7 +300,7 @@ async def join(
     traced = (run_id or base.group, record_level or "deliveries", record_payloads)
     recording = None
     if base.record is not None:
-        recording = Recording(Path(base.record), *traced, record_interval_s)
+        recording = Recording(Path(base.record), *traced, record_interval_s, mode)
     place = MemberHost(
         *(group_config, host, carrier, source, keys, recording),
         advertise=forwarder,

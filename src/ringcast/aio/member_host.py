@@ -48,6 +48,7 @@ class Recording(NamedTuple):
     level: str
     payloads: bool
     interval_s: float
+    file_mode: int
 
 
 @dataclass(slots=True)
@@ -163,6 +164,7 @@ class MemberHost:
                 segment_seconds=recording.interval_s,
                 group=self.config.group,
                 settings=self._settings,
+                mode=recording.file_mode,
             )
         except OSError as error:
             raise UsageError(f"cannot record in {recording.directory}: {error.strerror}") from error

@@ -16,6 +16,7 @@ from ringcast.cli.stopping import joined
 from ringcast.cli.words import (
     Duration,
     counted,
+    file_mode_option,
     is_line_told,
     is_told,
     json_file_option,
@@ -97,6 +98,7 @@ def archive() -> None:
     metavar="TIME",
     help="How often a file is closed, and its messages safe; from 200ms to 60s.",
 )
+@file_mode_option
 @json_file_option
 def keep(
     group: str,

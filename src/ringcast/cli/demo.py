@@ -20,6 +20,7 @@ import click
 
 from ringcast.aio.sources import check_system
 from ringcast.cli.words import print_table
+from ringcast.private import make_private
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -72,7 +73,7 @@ def demo(context: click.Context, loss: float, seed: int, keep: Path | None, *, q
         raise click.BadParameter(f"{keep} is not empty: name a new directory", param_hint="--keep")
     with ExitStack() as stack:
         base = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ringcast-")))
-        base.mkdir(parents=True, exist_ok=True)
+        make_private(base)
         report = _show(base, loss, seed)
         # Unless all is kept, the page alone outlives the demo.
         if keep is None:

@@ -12,6 +12,7 @@ import click
 from ringcast.cli import simulate
 from ringcast.cli.words import counted, is_told, print_table, spark_session
 from ringcast.errors import UsageError
+from ringcast.private import make_private
 from ringcast.sim.grid import point_words
 from ringcast.spark.fleet import SCHEMA, fleet_rows, tasks_for, watched
 from ringcast.spark.fleet_tables import outcome
@@ -31,7 +32,7 @@ def simulate_fleet(fleet: Fleet, master: str, *, json_file: Path | None, matrix:
     if fleet.out:
         if Path(fleet.out, RUNS).exists():
             raise UsageError(f"{fleet.out} has runs of a fleet already: choose another directory")
-        Path(fleet.out).mkdir(parents=True, exist_ok=True)
+        make_private(Path(fleet.out))
     with spark_session("ringcast simulate", master) as spark:
         return run_fleet(spark, fleet, json_file=json_file, matrix=matrix)
 

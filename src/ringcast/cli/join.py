@@ -17,7 +17,7 @@ import click
 from ringcast.aio.joining import join as join_group
 from ringcast.aio.loop import run
 from ringcast.cli.stopping import joined
-from ringcast.cli.words import safe
+from ringcast.cli.words import file_mode_option, safe
 from ringcast.config import TransportName
 from ringcast.config_file import PRESETS, load_config
 from ringcast.errors import UsageError
@@ -106,6 +106,7 @@ STALL_S = 3.0
     metavar="DIR",
     help="Record a trace here, for `ringcast audit`; needs ringcast[spark].",
 )
+@file_mode_option
 @click.option("--metrics", metavar="HOST:PORT", help="Tell Prometheus the figures here.")
 @click.option(
     "--memory-limit", type=int, metavar="BYTES", help="What windows and queues may take together."

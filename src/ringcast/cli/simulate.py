@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.cli.words import SparkMaster, counted, is_told, json_file_option, note, print_table
+from ringcast.private import make_private
 from ringcast.sim.crowd import LOAD, PAYLOAD_BYTES, UNIFORM, loads, uniform_cost
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds
@@ -183,7 +184,7 @@ def simulate(
         master = master or "local[*]"
         ctx.exit(simulate_fleet(fleet, master, json_file=json_file, matrix=matrix))
     if record is not None:
-        record.mkdir(parents=True, exist_ok=True)
+        make_private(record)
     tally = Tally()
     started = perf_counter()
     # Tests put another node there, which must be caught.

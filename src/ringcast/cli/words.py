@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ringcast.private import open_private
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
+    from typing import Literal
 
     from pyspark.sql import SparkSession
 
@@ -210,19 +213,28 @@ json_file_option = click.option(
     help="Print JSON instead; with a FILE, write it there as well.",
 )
 """`--json` at the end of a command, or with a file; - is the screen. The same everywhere."""
+file_mode_option = click.option(
+    "--file-mode", metavar="MODE", help="Of files: 640 is for a group too.  [default: 600]"
+)
 
 
 def is_told(content: object, path: Path | None) -> bool:
     """Write it as JSON if that is wanted; whether the screen has it, and people get nothing."""
     if path is not None:
-        text = json.dumps(content, indent=2)
-        click.echo(text) if path == SCREEN else path.write_text(text + "\n")
+        _write(json.dumps(content, indent=2), path, "wb")
     return path == SCREEN
 
 
 def is_line_told(content: object, path: Path | None) -> bool:
     """The same, of something that goes on: a line for each time."""
     if path is not None:
-        with click.open_file(str(path), "a") as file:
-            click.echo(json.dumps(content), file=file)
+        _write(json.dumps(content), path, "ab")
     return path == SCREEN
+
+
+def _write(text: str, path: Path, old: Literal["ab", "wb"]) -> None:
+    if path == SCREEN:
+        click.echo(text)
+    else:
+        with open_private(path, old=old) as file:
+            file.write(f"{text}\n".encode())

@@ -43,6 +43,7 @@ class Source(NamedTuple):
     before: Before | None
     size: int
     visible_at: float
+    mode: int
 
 
 @dataclass(slots=True)
@@ -84,6 +85,7 @@ def _archives(directory: Path, done: Compacted) -> Iterator[list[Source]]:
                 source = Source(
                     *(path, info, segment.holdings, segment.before, about.st_size),
                     about.st_ctime if info.visible_at is None else info.visible_at,
+                    about.st_mode,
                 )
         except Unreadable as error:
             done.left_out.append(str(error))
@@ -131,13 +133,16 @@ def _merge(
     directory: Path, batch: list[Source], previous: Source | None, done: Compacted
 ) -> Source | None:
     """One file in the place of these; None if they were pruned meanwhile. It tells of the one
-    before it as that is called now."""
+    before it as that is called now. Who may read all of these may read it."""
     first, last = batch[0].info, batch[-1].info
     before = batch[0].before
     if previous is not None and previous.info.last_idx + 1 == first.first_idx:
         before = Before(previous.path.name, previous.holdings)
     name = f"{first.file_stem}-{first.first_idx:012d}-{last.last_idx:012d}"
-    writer = SegmentWriter(batch[0].path.parent, first.recording, before, name=name)
+    mode = 0o664
+    for source in batch:
+        mode &= source.mode
+    writer = SegmentWriter(batch[0].path.parent, first.recording, before, name=name, mode=mode)
     try:
         for source in batch:
             with Segment(source.path) as segment:
@@ -161,7 +166,7 @@ def _merge(
         raise
     done.made.append(path)
     info = replace(first, last_idx=last.last_idx)
-    return Source(path, info, writer.holdings, before, path.stat().st_size, visible_at)
+    return Source(path, info, writer.holdings, before, path.stat().st_size, visible_at, mode)
 
 
 def _replace(merged: Path, sources: list[Source], done: Compacted) -> None:

@@ -14,6 +14,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ringcast.private import open_private
 from ringcast.trace.rows import Facts, Row
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def write_trace(path: Path | str, trace: Trace) -> None:
     data = text.encode("ascii")
     if Path(path).suffix == ".gz":
         data = gzip.compress(data, compresslevel=6, mtime=0)
-    Path(path).write_bytes(data)
+    with open_private(Path(path)) as file:
+        file.write(data)
 
 
 def trace_hash(trace: Trace) -> str:

@@ -83,6 +83,7 @@ class Recorder:
         block_messages: int = BLOCK_MESSAGES,
         group: str = "",
         settings: Mapping[str, Any] | None = None,
+        mode: int | None = None,
     ) -> None:
         if level not in LEVELS:
             raise ConfigError("level", level, " or ".join(map(repr, LEVELS)))
@@ -118,7 +119,7 @@ class Recorder:
             settings=settings or {},
         )
         self._scribe = Scribe(
-            self._queue, Path(directory), recording, segment_rows, segment_seconds
+            self._queue, Path(directory), recording, segment_rows, segment_seconds, mode
         )
 
     # What the observer reports

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
+from ringcast.private import make_private, open_private
 from ringcast.trace.archive import Index
 from ringcast.trace.held import Position, origin_text, parse_origin
 from ringcast.trace.segments import TEMPORARY_SUFFIX
@@ -95,12 +96,9 @@ class Query:
     def _write(self, position: Position) -> None:
         """Whole or not at all, and there after a crash."""
         text = json.dumps({"committed": position.to_dict()})
-        patiently(lambda: self._write_once(text))
+        suffix = f".{os.getpid()}{TEMPORARY_SUFFIX}"
+        patiently(lambda: write_whole(self.path, text, suffix))
         self._written = text
-
-    def _write_once(self, text: str) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path, text, f".{os.getpid()}{TEMPORARY_SUFFIX}")
 
 
 def queries(directory: Path | str) -> list[Query]:
@@ -211,7 +209,7 @@ def keeping_prune_out(directory: Path | str) -> AbstractContextManager[None]:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
-    with Path(directory, ".lock").open("a") as lock:
+    make_private(directory)
+    with open_private(directory / ".lock", old="ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

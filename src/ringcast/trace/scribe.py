@@ -10,11 +10,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.private import make_private
 from ringcast.trace.columns import load_pandas
 from ringcast.trace.footer import Before
 from ringcast.trace.rows import STOP
 from ringcast.trace.segments import STORAGE_ERRORS, SegmentWriter
-from ringcast.trace.whole import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,8 +117,9 @@ class Scribe:
         recording: Recording,
         segment_rows: int,
         segment_seconds: float,
+        mode: int | None,
     ) -> None:
-        make_private(directory)
+        make_private(directory, mode)
         load_pandas()
         self.lost = 0
         self.segments = 0
@@ -128,6 +129,7 @@ class Scribe:
         self._recording = recording
         self._segment_rows = segment_rows
         self._segment_seconds = segment_seconds
+        self._mode = mode
         self._segment: SegmentWriter | None = None
         self._before: Before | None = None
         self._has_stop = False
@@ -170,7 +172,8 @@ class Scribe:
         rows = [entry.row for entry in entries]
         self._has_stop = rows[-1].event == STOP  # nothing comes after it
         if self._segment is None:
-            self._segment = SegmentWriter(self._directory, self._recording, self._before)
+            about = self._directory, self._recording, self._before
+            self._segment = SegmentWriter(*about, mode=self._mode)
         payloads = [entry.payloads for entry in entries] if self._recording.payloads else None
         try:
             self._segment.add(rows, time.time_ns() - time.monotonic_ns(), payloads)

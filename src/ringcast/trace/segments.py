@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
+from ringcast.private import make_private, open_private
 from ringcast.trace.columns import (
     ARCHIVE_SCHEMA,
     DELTA,
@@ -40,7 +41,7 @@ from ringcast.trace.footer import FOOTER_ERRORS, THE_RUN, Footer, Recording, Seg
 from ringcast.trace.held import Holdings
 from ringcast.trace.rows import CRASH, LISTS, Row
 from ringcast.trace.sealed import VERSION, SealedFile, SealingFile, Unreadable
-from ringcast.trace.whole import open_private, patiently, sync
+from ringcast.trace.whole import patiently, sync
 
 try:
     import pyarrow as pa
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 
 SUFFIX = ".parquet"
 TEMPORARY_SUFFIX = ".part"
+STATE = {".audit", ".compact"}
+"""Directories of those who work here, and nobody else's: no segment is in them."""
 ROW_GROUP_ROWS = 16_384
 """How many rows a writer holds before they go to the file."""
 ROW_GROUP_BYTES = 8 << 20
@@ -79,7 +82,13 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, directory: Path, recording: Recording, before: Before | None = None, *, name: str = ""
+        self,
+        directory: Path,
+        recording: Recording,
+        before: Before | None = None,
+        *,
+        name: str = "",
+        mode: int | None = None,
     ) -> None:
         self.recording = recording
         self.holdings = Holdings()
@@ -91,6 +100,7 @@ class SegmentWriter:
         self._schema = ARCHIVE_SCHEMA if recording.payloads else SCHEMA
         self._before = before
         self._name = name
+        self._mode = mode
         self._long = [
             at for at, item in enumerate(self._schema) if pa.types.is_list(item.type)
         ]  # the columns that a bounded number of rows does not bound
@@ -202,7 +212,7 @@ class SegmentWriter:
     def _open(self) -> None:
         stem = self._name or f"{self.recording.file_stem}-{max(self.first_idx, 0):012d}"
         self._path = self._directory / f"{stem}{TEMPORARY_SUFFIX}"
-        self._file = SealingFile(open_private(self._path))
+        self._file = SealingFile(open_private(self._path, self._mode))
         self._writer = pq.ParquetWriter(
             self._file,
             self._schema,
@@ -242,7 +252,7 @@ def write_trace_segments(
     Without facts it is as if members had recorded for themselves: nothing is said of the run, and
     the end of a member that crashed may be missing.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private(directory)
     by_member: dict[MemberKey, list[Row]] = {THE_RUN: []}
     for row in rows:
         by_member.setdefault(row.key, []).append(row)
@@ -419,7 +429,7 @@ def segment_paths(directory: Path | str) -> list[Path]:
             raise UsageError(f"{place}: what is in it cannot be read: {error.strerror}") from error
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                due.append(entry.path)
+                due += [entry.path] if entry.name not in STATE else []
             elif entry.name.endswith(SUFFIX):
                 found.append(Path(entry.path))
     return sorted(found)

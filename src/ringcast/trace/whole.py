@@ -1,8 +1,5 @@
 """Files that are there whole or not at all, whenever their writer dies; one writer at a time; and
 disks that are busy: what fails for a moment is tried again, a few times.
-
-Messages are in some of them: their owner alone reads those. Where the directory hands its group on
-(`chmod g+s`), that group reads them too: so Spark may run as another user.
 """
 
 from __future__ import annotations
@@ -10,17 +7,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from ringcast.errors import UsageError
+from ringcast.private import make_private, open_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from typing import BinaryIO
 
 Result = TypeVar("Result")
 
@@ -42,24 +38,12 @@ TRANSIENT = frozenset(
 def write_whole(path: Path, text: str, suffix: str = STAGED_SUFFIX) -> None:
     """Put this text in the place of what was there before: staged beside it, synced, renamed."""
     staged = path.with_name(path.name + suffix)
-    with staged.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with open_private(staged) as file:
+        file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
     staged.replace(path)
     sync(path.parent)
-
-
-def make_private(directory: Path) -> None:
-    """Make the directory, for its owner alone, if it is not there."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def open_private(path: Path) -> BinaryIO:
-    """A new file, or the old one emptied, as the directory allows."""
-    is_shared = path.parent.stat().st_mode & stat.S_ISGID
-    mode = 0o640 if is_shared else 0o600
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb")
 
 
 def sync(path: Path) -> None:
@@ -78,8 +62,8 @@ def held_alone(directory: Path) -> Iterator[None]:
     The system purges it when the process ends, however it ends.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        file = (directory / "lock").open("w")
+        make_private(directory)
+        file = open_private(directory / "lock", old="ab")
     except OSError as error:
         raise UsageError(f"{directory}: cannot be written in: {error.strerror}") from error
     with file:

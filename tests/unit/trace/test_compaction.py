@@ -17,10 +17,11 @@ from ringcast.spark.messages import read_messages, tasks_of
 from ringcast.trace import compaction
 from ringcast.trace.archive import Index
 from ringcast.trace.compaction import compact
-from ringcast.trace.retention import keeping_prune_out, prune
+from ringcast.trace.retention import Query, keeping_prune_out, prune
 from ringcast.trace.segments import Segment, segment_paths
 from ringcast.trace.whole import held_alone
 from support.archives import APP, WEB, Kept, damage, payload, tear, write_file
+from support.modes import PRIVATE, modes_below, umask
 
 if TYPE_CHECKING:
     from ringcast.trace.archive import Piece
@@ -204,6 +205,35 @@ def test_merged_files_have_a_bound_and_tell_of_each_other(archive: Path) -> None
     assert index.untold(LATER) == []
     # Those that are half as large as they may be are left as they are.
     assert compact(archive, bytes_max=size).made == []
+
+
+@pytest.mark.parametrize(
+    ("modes", "merged"), [((0o640, 0o640), 0o640), ((0o644, 0o660), 0o640), ((0o666, 0o666), 0o664)]
+)
+def test_whoever_may_read_all_files_may_read_the_merged_one(
+    archive: Path, modes: tuple[int, int], merged: int
+) -> None:
+    for path, mode in zip(segment_paths(archive), FILES // 2 * modes, strict=True):
+        path.chmod(mode)
+    (path,) = compact(archive).made
+    assert path.stat().st_mode & 0o777 == merged
+
+
+def test_what_is_noted_in_an_archive_is_its_owners_alone(archive: Path) -> None:
+    with umask(0):
+        Query(archive, "revenue").begin()
+        compact(archive)
+        prune(archive, LATER)
+    for name in ("queries", ".compact"):
+        assert modes_below(archive / name) == PRIVATE
+
+
+def test_nobody_looks_for_segments_in_what_others_note(archive: Path) -> None:
+    """They may not be allowed to."""
+    for name in (".audit", ".compact"):
+        shutil.copytree(archive, archive.parent / name)
+        (archive.parent / name).rename(archive / name)
+    assert len(segment_paths(archive)) == FILES
 
 
 def test_one_at_a_time(archive: Path) -> None:

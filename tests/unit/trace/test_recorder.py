@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +21,8 @@ from ringcast.trace.footer import Recording
 from ringcast.trace.recorder import Recorder
 from ringcast.trace.rows import Row
 from ringcast.trace.segments import Segment, segment_paths
+from support.modes import modes_below
+from support.shaky_disk import standing_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -250,9 +251,9 @@ def test_a_disk_without_room_costs_rows_and_the_recorder_goes_on(tmp_path: Path)
     """The first segment's file is a device that has no room: the kernel says ENOSPC."""
     recorder = Recorder(tmp_path, "run", A, segment_seconds=0.01)
     stem = Recording(run_id="run", node="a", inc=A.incarnation).file_stem
-    (tmp_path / f"{stem}-{0:012d}.part").symlink_to("/dev/full")
-    recorder.start(0)
-    wait_until(lambda: recorder.stats()["lost_to_disk"] == 1)
+    with standing_in("/dev/full", tmp_path / f"{stem}-{0:012d}.part"):
+        recorder.start(0)
+        wait_until(lambda: recorder.stats()["lost_to_disk"] == 1)
     assert "No space left on device" in str(recorder.stats()["last_error"])
     recorder.stopped(1)
     assert recorder.close(CLOSE_S)
@@ -317,22 +318,13 @@ def test_a_wrong_setting_is_refused(tmp_path: Path, name: str, value: object) ->
         Recorder(tmp_path, "run", A, **{name: value})  # type: ignore[arg-type]
 
 
-def test_what_is_recorded_is_for_its_owner_alone_or_for_the_group_of_its_directory(
-    tmp_path: Path,
+@pytest.mark.parametrize(("mode", "directories"), [(None, 0o700), (0o640, 0o750), (0o660, 0o770)])
+def test_what_is_recorded_is_for_its_owner_alone_or_for_whom_it_is_said_to_be(
+    tmp_path: Path, mode: int | None, directories: int
 ) -> None:
-    """Whatever is allowed else to those who make files here."""
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(0o2750)
-    before = os.umask(0)
-    try:
-        for directory, mode in ((tmp_path / "new" / "traces", 0o600), (shared, 0o640)):
-            recorder = Recorder(directory, "run", A)
-            recorder.start(0)
-            deliver_apart(recorder, range(1, 5))
-            assert recorder.close(CLOSE_S)
-            modes = {path.stat().st_mode & 0o777 for path in directory.iterdir()}
-            assert modes == {mode}
-    finally:
-        os.umask(before)
-    assert (tmp_path / "new" / "traces").stat().st_mode & 0o777 == 0o700
+    directory = tmp_path / "new" / "traces"
+    recorder = Recorder(directory, "run", A, mode=mode)
+    recorder.start(0)
+    deliver_apart(recorder, range(1, 5))
+    assert recorder.close(CLOSE_S)
+    assert modes_below(tmp_path / "new") == ({directories}, {mode or 0o600})
