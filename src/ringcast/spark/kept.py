@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import xxhash
 
 from ringcast.errors import UsageError
+from ringcast.private import make_private
 from ringcast.spark import summarize, summary
 from ringcast.spark.reading import NOT_READ
 from ringcast.trace import columns, footer, sealed, segments
@@ -166,7 +167,7 @@ class KeptDigests:
         for old in (self.checkpoint, self._files):
             if old.exists():
                 shutil.rmtree(old)
-        self._files.mkdir()
+        make_private(self._files)
         # Last: whoever dies before this begins anew once more.
         write_whole(about, json.dumps(mine))
 

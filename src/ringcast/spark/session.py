@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from ringcast.errors import UsageError
+from ringcast.private import VARIABLE, directory_mode, file_mode
 
 try:
     import pyspark
@@ -53,7 +54,9 @@ _QUIET = Path(__file__).parent / "conf"
 
 _LAUNCHER = """\
 #!/bin/sh
-# Becomes the java below, without the flag for a module that it may not have.
+# Becomes the java below, without the flag for a module that it may not have. What Spark sorts lies
+# in files for a while.
+umask 077
 for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -93,6 +96,10 @@ def _conf(app: str, master: str, *, is_long: bool = False) -> SparkConf:
     conf.set("spark.sql.session.timeZone", "UTC")
     if master.startswith("local"):
         conf.set("spark.sql.shuffle.partitions", str(2 * (os.cpu_count() or 1)))
+    # Of what Spark writes, wherever it does; workers are told for what they write themselves.
+    mode = file_mode()
+    conf.set("spark.hadoop.fs.permissions.umask-mode", f"{0o777 & ~directory_mode(mode):03o}")
+    conf.setExecutorEnv(VARIABLE, f"{mode:o}")
     if _is_on_loopback(master):
         conf.set("spark.driver.bindAddress", LOOPBACK).set("spark.driver.host", LOOPBACK)
     return conf

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from ringcast.private import open_private
 from ringcast.spark import metrics
 from ringcast.spark.page.document import document
 from ringcast.spark.page.figures import Figures, take_figures
@@ -28,7 +29,8 @@ def write_page(spark: SparkSession, report: Report, path: Path) -> None:
     page = document(report, figures)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        temporary.write_text(page, encoding="utf-8")
+        with open_private(temporary) as file:
+            file.write(page.encode())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

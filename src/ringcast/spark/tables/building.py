@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from ringcast.errors import UsageError
+from ringcast.private import make_private, open_private
 from ringcast.spark.audit import audit_states
 from ringcast.spark.columns import member_key, read_rows, typed
 from ringcast.spark.kept import KeptDigests
@@ -159,7 +160,7 @@ class _Build:
             found = staged / f"table={name}"
             if found.exists():
                 target = self.warehouse.staging / f"bronze.{name}"
-                target.mkdir(exist_ok=True)
+                make_private(target)
                 for inside in found.iterdir():
                     inside.rename(target / inside.name)
         rows = self._rows(group, keys, is_silver=True)
@@ -270,11 +271,12 @@ def _commit(warehouse: Warehouse, made: list[Partition]) -> None:
 def _write_quarantine(warehouse: Warehouse, survey: Survey) -> None:
     """All that is in quarantine now, in the place of what was."""
     directory = warehouse.root / "quarantine"
-    directory.mkdir(exist_ok=True)
+    make_private(directory)
     rows = [found._asdict() for found in survey.quarantine]
     schema = pa.schema([("file", pa.string()), ("size", pa.int64()), ("reason", pa.string())])
     staged = directory / "_quarantine.staged"
-    pq.write_table(pa.Table.from_pylist(rows, schema), staged)
+    with open_private(staged) as file:
+        pq.write_table(pa.Table.from_pylist(rows, schema), file)
     staged.replace(directory / "quarantine.parquet")
 
 

@@ -22,6 +22,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from ringcast.errors import UsageError
+from ringcast.private import make_private
 from ringcast.spark.columns import literally
 from ringcast.spark.tables.layout import LAYERS, QUARANTINE, TABLES, VERSION, whole_schema
 from ringcast.trace.whole import held_alone, sync, write_whole
@@ -98,7 +99,7 @@ class Warehouse:
         if not self._about.is_file() and self.root.is_dir() and any(self.root.iterdir()):
             raise UsageError(f"{self.root}: has other things in it: choose a directory of its own")
         with held_alone(self.root):
-            self._manifests.mkdir(exist_ok=True)
+            make_private(self._manifests)
             if not self._about.is_file():
                 self._write_about()
             self.sweep()
@@ -128,7 +129,7 @@ class Warehouse:
             inside = path.parent.relative_to(staged)
             parts = found.setdefault(_key_of(inside), [])
             place = self.root / table.replace(".", "/") / inside
-            place.mkdir(parents=True, exist_ok=True)
+            make_private(place)
             target = place / f"{number:06d}-{len(parts):03d}{_PARQUET}"
             path.rename(target)
             sync(target)
