@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Layer
     from ringcast.core.observer import Observer
     from ringcast.core.view_change import Freeze
-    from ringcast.errors import TooFewMembers
     from ringcast.events import Event
     from ringcast.model import Address, Member, Origin, View
     from ringcast.protocols.views.state import StateTransfer
@@ -85,6 +84,7 @@ class Node:
         self.effects = stack.out
         """What waits to be taken, to be read only: a driver looks here before it takes."""
         self.multicast, self.unicast = stack.multicast, stack.unicast
+        self.minimum = stack.minimum
         self.membership, self.detector = stack.membership, stack.detector
         """None: views, suspicions come from outside."""
         self.state = stack.state
@@ -135,7 +135,8 @@ class Node:
         if stack.has_said_goodbye and stack.is_leaving:
             raise GroupClosed("this member is leaving its group")
         if to is None:
-            stack.minimum.check(now)
+            if stack.minimum.since is not None:
+                stack.minimum.check(now)
             accepted = self.multicast.send(payloads, stream, now, self.effects)
         elif stream is Stream.FIFO:
             accepted = self.unicast.send(payloads, to, now, self.effects)
@@ -306,7 +307,7 @@ class Node:
                 events += self.multicast.take_ready(limit, now, out, only_own=True)
             else:
                 self._stack.take_ready(limit, now, events)
-            self._stack.complete(now)
+            self._stack.run_to_completion(now, is_input=False)
             events += out.events  # taking one's own messages may have made room to send
             out.events.clear()
         if observer is not None:
@@ -320,18 +321,15 @@ class Node:
         if state is not None and state.is_behind:
             return state.has_ready
         streams = self.multicast
-        has_any = streams.ready or streams.reading.unread  # as mostly, nothing
-        return bool(self.unicast.ready) or (bool(has_any) and streams.has_ready)
+        if streams.is_paused or streams.reading.unread:
+            return bool(self.unicast.ready) or streams.has_ready
+        return bool(self.unicast.ready or streams.ready)
 
     @property
     def has_own_ready(self) -> bool:
         """Some message of one's own to the group could be taken now."""
         is_behind = self.state is not None and self.state.is_behind
         return self.multicast.has_own_ready and not is_behind
-
-    def too_few(self, now: int) -> TooFewMembers | None:
-        """What a send to the group would raise now. May be asked by any thread."""
-        return self._stack.minimum.too_few(now)
 
     @property
     def is_flushed(self) -> bool:

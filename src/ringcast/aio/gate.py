@@ -74,17 +74,19 @@ class Waiter(asyncio.Future[T]):
 class Gate:
     """Where tasks wait for a condition; each looks again when the gate opens."""
 
-    __slots__ = ("_waiters",)
+    __slots__ = ("_make", "_waiters")
 
-    def __init__(self) -> None:
-        self._waiters: list[Waiter[None]] = []
+    def __init__(self, *, at_once: bool = False) -> None:
+        """`at_once`: it may be opened so. Others need no Waiters, which take longer."""
+        self._waiters: list[asyncio.Future[None]] = []
+        self._make: type[asyncio.Future[None]] = Waiter if at_once else asyncio.Future
 
     @property
     def is_awaited(self) -> bool:
         return bool(self._waiters)
 
     async def wait(self) -> None:
-        waiter: Waiter[None] = Waiter()
+        waiter = self._make()
         self._waiters.append(waiter)
         try:
             await waiter
@@ -99,6 +101,7 @@ class Gate:
             return False
         self._waiters = []
         first = waiters.pop(0) if at_once else None
+        assert first is None or isinstance(first, Waiter)
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

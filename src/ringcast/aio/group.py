@@ -363,21 +363,23 @@ class Group:
     async def _refill(self, limit: int) -> bool:
         """Wait until there is something to read, and take up to `limit` messages; False once
         there will be no more."""
+        driver = self._driver
         while True:
             if self._state is not None:
                 await self._state.settle()
-            if self._read_queue:
+            if self._read_queue.items:
                 return True
-            if self._closed is None and not self._driver.has_room:
-                await self._driver.wait_for_room()
+            if self._closed is None and not driver.has_room:
+                await driver.wait_for_room()
                 continue
             self._refills += 1
-            self._driver.take(limit)
-            if self._read_queue:
+            if not driver.is_quiet:
+                driver.take(limit)
+            if self._read_queue.items:
                 continue
             if self._closed is not None:
                 return False
-            if self._is_receiving and self._driver.node.has_ready:
+            if self._is_receiving and driver.node.has_ready:
                 await asyncio.sleep(0)  # those were fragments; the rest of the message is coming
             else:
                 await self._readable.wait()
@@ -453,8 +455,11 @@ class Group:
     def _on_event(self, event: Event) -> None:
         match event:
             case Delivered():
-                if self._is_wanted(event) and not self._is_cut_off:
-                    self._read_queue.add(event)
+                is_wanted = self._is_receiving_own or event.epoch or event.sender != self.me
+                # Who leaves before it has the state: without that, messages are worth nothing.
+                is_cut_off = self._is_leaving and self._has_state_to_take
+                if self._is_receiving and is_wanted and not is_cut_off:
+                    self._read_queue.items.append(event)
             case RequestReceived():
                 self._requests.on_request(event)
             case ReplyReceived():
@@ -484,21 +489,22 @@ class Group:
 
     def _on_input(self) -> None:
         """Something arrived, or a deadline came."""
-        view = self._driver.node.view
-        if view is not None and view is not self._view:
-            self._on_view(view)
-        if self._state is not None:
-            self._state.on_input()
-        if self._has_state_to_take:
+        driver, state = self._driver, self._state
+        node = driver.node
+        if node.view is not None and node.view is not self._view:
+            self._on_view(node.view)
+        if state is not None:
+            state.on_input()
+        if state is not None and state.is_due:
             pass  # there are no messages before the state
         elif not self._is_receiving:
-            while self._driver.node.has_ready and not self._has_state_to_take:
-                self._driver.take(BATCH_MAX)
+            while node.has_ready and not (state is not None and state.is_due):
+                driver.take(BATCH_MAX, is_looking=state is None)
         else:
-            reads_own, driver = self._is_receiving_own, self._driver
-            while not reads_own and driver.node.has_own_ready and driver.has_room:
-                driver.take(BATCH_MAX, only_own=True)  # delivered without a reader
-            if self._driver.node.has_ready and not self._readable.open():
+            reads_own = self._is_receiving_own  # else these are delivered without a reader
+            while not reads_own and node.has_own_ready and driver.has_room:
+                driver.take(BATCH_MAX, only_own=True, is_looking=state is None)
+            if node.has_ready and not self._readable.open():
                 self._watch_unread()
 
     def _notify(self, notice: Notice) -> None:
@@ -506,19 +512,9 @@ class Group:
         self._readable.open()
         self._settled.open()
 
-    def _is_wanted(self, delivered: Delivered) -> bool:
-        is_own = delivered.sender == self.me and not delivered.epoch
-        return self._is_receiving and (self._is_receiving_own or not is_own)
-
     @property
     def _has_state_to_take(self) -> bool:
         return self._state is not None and self._state.is_due
-
-    @property
-    def _is_cut_off(self) -> bool:
-        """It leaves before its application has the state: without that, messages are worth nothing
-        to it."""
-        return self._is_leaving and self._has_state_to_take
 
     def _on_state_event(self, event: StateEvent) -> None:
         assert self._state is not None  # else nobody asks for one, and none comes

@@ -114,7 +114,7 @@ class Requests:
         self._unanswered: dict[Member, dict[int, RequestReceived]] = {}
         self._arrived: deque[Request] = deque()  # of these: what the application has not seen
         self._early: deque[RequestReceived] = deque(maxlen=OPEN_MAX)  # of who is not in our view
-        self._changed = Gate()
+        self._changed = Gate(at_once=True)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # uvloop's handles do not tell
         self._closed: str | None = None  # why

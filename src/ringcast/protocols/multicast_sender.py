@@ -138,7 +138,8 @@ class MulticastSender:
             return 0, 0, 0
         # However they share datagrams, all but the last are full enough to be charged as bytes.
         room_bytes = window.max_bytes - window.charged - DATAGRAM_OVERHEAD
-        return window.room, room_bytes, self.fragments.largest
+        room = min(window.low + window.capacity_max, window.ceiling) - window.high
+        return room, room_bytes, self.fragments.largest
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         """How many messages were accepted, from the first on."""
@@ -155,7 +156,8 @@ class MulticastSender:
                 self._hold(out)
             if self._timed is None:
                 self._timed = (first, now)
-            self._expect_acks(now)
+            if Timer.WATERMARK_PROBE not in self._timers.by_key:
+                self._expect_acks(now)
         return accepted
 
     def on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
@@ -439,7 +441,8 @@ class MulticastSender:
 
     def _expect_acks(self, now: int) -> None:
         """Somebody may be behind: probe unless acks come."""
-        if self.is_behind and not self._timers.is_armed(Timer.WATERMARK_PROBE):
+        is_behind = self.acks.min_delivered < self.window.high
+        if is_behind and Timer.WATERMARK_PROBE not in self._timers.by_key:
             interval = max(WATERMARK_PROBE_MIN_NS, 2 * self._ack_time or WATERMARK_PROBE_START_NS)
             self._probe_interval = min(interval, self._tau)
             self._timers.arm(Timer.WATERMARK_PROBE, now + self._probe_interval)
