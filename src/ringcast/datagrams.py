@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import GroupConfig
     from ringcast.events import ReplyReceived, RequestReceived
-    from ringcast.model import Address, Conn
+    from ringcast.model import Address
     from ringcast.protocols.stack import Stack
     from ringcast.wire.codec import Buffer
     from ringcast.wire.frames import Frame
@@ -81,10 +81,15 @@ class Datagrams:
         for burst in bursts:
             is_alone = len(burst) == 1
             if is_alone and (message := codec.unpack_message(burst[0])) is not None:
-                request = self._take_request(burst[0], message, now)
-                if request is not None and stops:
-                    return request
-                if request is not None:
+                channel, source = stack.channel, message[0]
+                request = None if channel is None else channel.take_request(*message, now)
+                if request is not None:  # else nothing has happened: it is decoded as any other
+                    if detector is not None:
+                        detector.heard(source, now)
+                    if observer is not None:
+                        observer.received(burst[0], now)
+                    if stops:
+                        return request
                     out.event(request)
                     continue
             stops = False
@@ -104,21 +109,6 @@ class Datagrams:
                     stack.run_to_completion(now, is_input=False)
         stack.run_to_completion(now)
         return None
-
-    def _take_request(
-        self, datagram: Buffer, message: tuple[Member, Conn, int, bytes], now: int
-    ) -> RequestReceived | ReplyReceived | None:
-        """None: nothing has happened, and it is decoded as any other."""
-        stack = self.stack
-        if stack.channel is None:
-            return None
-        request = stack.channel.take_request(*message, now)
-        if request is not None:
-            if stack.detector is not None:
-                stack.detector.heard(message[0], now)
-            if stack.observer is not None:
-                stack.observer.received(datagram, now)
-        return request
 
     def take(self, now: int = 0) -> list[tuple[Address | None, bytes]]:
         """What to send, in order, to be sealed; None means to every other member of the view.

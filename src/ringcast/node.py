@@ -27,7 +27,6 @@ from ringcast.protocols.views.streams import ViewStreams
 from ringcast.settings import settings_of
 from ringcast.wire.changes import tag_of
 from ringcast.wire.codec import VERSION
-from ringcast.wire.messages import encode_answer, encode_ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -90,6 +89,8 @@ class Node:
         self.state = stack.state
         """Who gets and gives the application's state, to be read only: for traces and tests."""
         self._channel = stack.channel
+        self.unsaid = {} if stack.channel is None else stack.channel.waiting
+        """What was asked or answered, and waits for that member to take what was before it."""
 
     @property
     def observer(self) -> Observer | None:
@@ -166,26 +167,20 @@ class Node:
         self._with_state().giving.give_up(transfer, self.effects)
         self._stack.run_to_completion(now)
 
-    def ask(self, to: Member, number: int, payload: bytes, now: int) -> None:
-        """Ask the application of a member of the view; ReplyReceived follows, or that member
-        departs.
+    def say(self, message: bytes, to: Member, now: int, *, is_awaited: bool = False) -> None:
+        """What the application asks that of a member of the view (`encode_ask`): ReplyReceived
+        follows, or that member departs. Or what it answers (`encode_answer`), once, to a member
+        that has RequestReceived: that `is_awaited` by who leaves.
 
         There is no telling if it never answers: whoever asks waits for so long, and for so many
-        answers at once.
+        answers at once. It changes nothing else here, unless it is to itself.
         """
-        self._say(encode_ask(number, payload), to, now)
-
-    def backlog(self, to: Member) -> int:
-        """How much that was asked or answered waits for that member to take what was before it."""
         channel = self._channel
-        return 0 if channel is None or not channel.waiting else channel.backlog(to)
-
-    def answer(
-        self, to: Member, number: int, payload: bytes, now: int, *, is_refused: bool = False
-    ) -> None:
-        """What the application says to a member that has RequestReceived, once."""
-        said = encode_answer(number, payload, is_refused=is_refused)
-        self._say(said, to, now, is_awaited=True)
+        if channel is None:
+            raise UsageError("this node has no membership: nobody can be asked here")
+        channel.send(message, to, now, self.effects, is_awaited=is_awaited)
+        if to == self.me:
+            self._stack.run_to_completion(now)
 
     def ask_receipt(
         self, *, stream: Stream = Stream.FIFO, to: Member | None = None, is_flush: bool = False
@@ -372,15 +367,6 @@ class Node:
         for layer in self._stack.layers:
             layer.check_invariants()
         self.deadlines.check_invariants()
-
-    def _say(self, message: bytes, to: Member, now: int, *, is_awaited: bool = False) -> None:
-        """What the application says. It changes nothing else here, unless it is to itself."""
-        channel = self._channel
-        if channel is None:
-            raise UsageError("this node has no membership: nobody can be asked here")
-        channel.send(message, to, now, self.effects, is_awaited=is_awaited)
-        if to == self.me:
-            self._stack.run_to_completion(now)
 
     def _with_state(self) -> StateTransfer:
         state = self.state

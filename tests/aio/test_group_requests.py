@@ -614,7 +614,7 @@ def test_the_time_of_a_node_never_goes_back() -> None:
 
     async def exchange(a: Group, b: Group) -> None:
         for node in (a._driver.node, b._driver.node):
-            for name in ("receive", "ask", "answer", "handle_timeout"):
+            for name in ("receive", "say", "handle_timeout"):
                 watch(node, name)
 
         async def send() -> None:

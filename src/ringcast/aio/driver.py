@@ -16,21 +16,21 @@ from ringcast.aio.reach import is_loopback
 from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
 from ringcast.errors import Reject
+from ringcast.events import RequestReceived
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.wire.bursts import bursts_of
 from ringcast.wire.seal import SHORT_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ringcast.aio.keys import Lock
     from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
-    from ringcast.events import Event, ReplyReceived, RequestReceived
+    from ringcast.events import Event
     from ringcast.model import Address, Member, Stream, View
     from ringcast.node import Node
     from ringcast.trace.observe.observer import TraceObserver
-    from ringcast.wire.codec import Buffer
 
 DRAIN_MAX = 16
 """Bursts read before anything else gets its turn."""
@@ -48,8 +48,9 @@ class Owner(NamedTuple):
 
     on_event: Callable[[Event], None]
     """What the node has to tell, messages among it, in its order."""
-    on_request: Callable[[RequestReceived | ReplyReceived], None]
-    """The same, where nothing was to be told before it: the task that waits may go on at once."""
+    on_request: Callable[..., None]
+    on_reply: Callable[..., None]
+    """The same, where nothing was to be told before it: the task that waits goes on `at_once`."""
     on_input: Callable[[], None]
     """Something arrived, or a deadline came: there may be messages to take."""
 
@@ -123,17 +124,16 @@ class Driver:
             self.end_turn_soon()
         return accepted
 
-    def ask(self, to: Member, number: int, payload: bytes) -> None:
-        """Ask the application of a member of the view."""
+    def say(self, message: bytes, to: Member, *, is_awaited: bool = False) -> None:
+        """Ask the application of a member of the view, or answer it. The first of a turn goes at
+        once: somebody waits. Those that follow share datagrams."""
         now = self.now()
-        self.node.ask(to, number, payload, now)
-        self._speak(now)
-
-    def answer(self, to: Member, number: int, payload: bytes, *, is_refused: bool) -> None:
-        """What this member's application says."""
-        now = self.now()
-        self.node.answer(to, number, payload, now, is_refused=is_refused)
-        self._speak(now)
+        self.node.say(message, to, now, is_awaited=is_awaited)
+        if not self._has_spoken:
+            self._has_spoken = True
+            self._send_datagrams(now)
+        if not self.is_turn_due:
+            self.end_turn_soon()
 
     def take(self, limit: int, *, only_own: bool = False, is_looking: bool = False) -> None:
         """Tell the owner up to `limit` messages, in runs; or of this member's own to the group
@@ -147,14 +147,6 @@ class Driver:
             if not is_looking:
                 self._is_look_due = True
                 self.end_turn_soon()
-
-    @property
-    def is_quiet(self) -> bool:
-        """Nothing is there to be taken or sent, so to take does nothing."""
-        node = self.node
-        waiting = node.effects
-        is_idle = not (waiting.events or waiting.frames or waiting.lone) and node.state is None
-        return is_idle and not node.has_ready
 
     @property
     def has_room(self) -> bool:
@@ -265,30 +257,28 @@ class Driver:
         datagrams = self.node.datagrams
         opened = datagrams.passage.open_bursts(bursts, now)
         request = datagrams.receive(opened, now, stops_at_request=True)
-        if request is not None:
-            self._tell_request(request, opened)
-        else:
+        if request is None:
             self._after_input(now)
+        else:
+            # Whoever waits for it goes on at once, before anybody looks what else has arrived. It
+            # brings no message: if nothing else has, little is left to be done.
+            is_turn_due, self.is_turn_due = self.is_turn_due, True
+            try:
+                if isinstance(request, RequestReceived):
+                    self._owner.on_request(request, at_once=True)
+                else:
+                    self._owner.on_reply(request, at_once=True)
+            finally:
+                self.is_turn_due = is_turn_due
+                other = next(opened, None) if self.is_open else None
+                if other is not None:
+                    now = self.now()
+                    datagrams.receive(chain((other,), opened), now)
+                    self._after_input(now)
+                elif not is_turn_due:
+                    self._end_turn()  # whoever waited has had its turn
         if self._spinner is not None:
             self._spinner.stay_awake()
-
-    def _tell_request(
-        self, request: RequestReceived | ReplyReceived, others: Iterator[Sequence[Buffer]]
-    ) -> None:
-        """Whoever waits for it goes on at once, before anybody looks what else has arrived. It
-        brings no message: if nothing else has, little is left to be done."""
-        is_turn_due, self.is_turn_due = self.is_turn_due, True
-        try:
-            self._owner.on_request(request)
-        finally:
-            self.is_turn_due = is_turn_due
-            other = next(others, None) if self.is_open else None
-            if other is not None:
-                now = self.now()
-                self.node.datagrams.receive(chain((other,), others), now)
-                self._after_input(now)
-            elif not is_turn_due:
-                self._end_turn()  # whoever waited has had its turn
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -310,14 +300,6 @@ class Driver:
             now = self.now()
             self.node.add_candidates(self._source.candidates(), now)
             self._after_input(now)
-
-    def _speak(self, now: int) -> None:
-        """The first of a turn goes at once: somebody waits. Those that follow share datagrams."""
-        if not self._has_spoken:
-            self._has_spoken = True
-            self._send_datagrams(now)
-        if not self.is_turn_due:
-            self.end_turn_soon()
 
     def end_turn_soon(self) -> None:
         """Whoever waits goes first; then what is left to do is done, once for all of this turn."""

@@ -21,7 +21,7 @@ from ringcast.aio.prometheus import exposition
 from ringcast.aio.reach import check_address
 from ringcast.aio.read_queue import ReadQueue, describe_losses
 from ringcast.aio.receipts import Receipts
-from ringcast.aio.requests import Requests, check_payload, request_all, serve
+from ringcast.aio.requests import PAYLOAD_BYTES_MAX, Requests, check_payload, request_all, serve
 from ringcast.aio.state import StateExchange
 from ringcast.config import check_seconds
 from ringcast.core.shared import Phase
@@ -120,13 +120,14 @@ class Group:
         self._settled = Gate()
         self._queues: list[SendQueue] = []
         """Where threads have put messages that are not in the window yet."""
-        owner = Owner(self._on_event, self._on_request, self._on_input)
-        self._driver = place.drive(owner, must_exist=must_exist)
+        self._requests = Requests()
+        on_request, on_reply = self._requests.on_request, self._requests.on_reply
+        owner = Owner(self._on_event, on_request, on_reply, self._on_input)
+        self._requests.driver = self._driver = place.drive(owner, must_exist=must_exist)
         self._gathering = self._driver.gathering
         self._probe: Probe | None = None
         self._metrics: Metrics | None = None
         self._read_queue = ReadQueue(self.me)
-        self._requests = Requests(self._driver)
         self._receipts = Receipts()
         self._state: StateExchange | None = None
         if hooks is not None:
@@ -277,18 +278,22 @@ class Group:
         there, or refuses. TimedOut: it has not answered within `timeout` seconds. In both cases,
         and if this is cancelled, it may have acted on the request all the same.
         """
-        payload = check_payload(payload)
-        _check_member(member)
-        if timeout != REQUEST_TIMEOUT_S:
+        if type(payload) is not bytes or len(payload) > PAYLOAD_BYTES_MAX:
+            payload = check_payload(payload)
+        if not isinstance(member, Member):
+            _check_member(member)
+        if type(timeout) not in (int, float) or not 0 <= timeout <= REQUEST_TIMEOUT_S_MAX:
             check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
         by = asyncio.get_running_loop().time() + timeout
+        requests = self._requests
+        is_known = member in requests.turns or requests.is_there(member)
         try:
-            if self._is_leaving or not self._requests.is_there(member):
+            if self._is_leaving or not is_known:
                 self._check_peer(member)
                 async with asyncio.timeout_at(by):
                     await self._until_in()
-                self._requests.check(member)
-            return await self._requests.ask(member, payload, by)
+                requests.check(member)
+            return await requests.ask(member, payload, by)
         except TimeoutError:
             raise TimedOut(f"{member} has not answered within {timeout:g} s") from None
 
@@ -363,7 +368,7 @@ class Group:
     async def _refill(self, limit: int) -> bool:
         """Wait until there is something to read, and take up to `limit` messages; False once
         there will be no more."""
-        driver = self._driver
+        driver, node = self._driver, self._driver.node
         while True:
             if self._state is not None:
                 await self._state.settle()
@@ -373,13 +378,14 @@ class Group:
                 await driver.wait_for_room()
                 continue
             self._refills += 1
-            if not driver.is_quiet:
+            waiting = node.effects.events or node.effects.frames or node.effects.lone
+            if waiting or node.has_ready or self._state is not None:
                 driver.take(limit)
             if self._read_queue.items:
                 continue
             if self._closed is not None:
                 return False
-            if self._is_receiving and driver.node.has_ready:
+            if self._is_receiving and node.has_ready:
                 await asyncio.sleep(0)  # those were fragments; the rest of the message is coming
             else:
                 await self._readable.wait()
@@ -456,8 +462,7 @@ class Group:
         match event:
             case Delivered():
                 is_wanted = self._is_receiving_own or event.epoch or event.sender != self.me
-                # Who leaves before it has the state: without that, messages are worth nothing.
-                is_cut_off = self._is_leaving and self._has_state_to_take
+                is_cut_off = self._is_leaving and self._has_state_to_take  # worthless without it
                 if self._is_receiving and is_wanted and not is_cut_off:
                     self._read_queue.items.append(event)
             case RequestReceived():
@@ -480,12 +485,6 @@ class Group:
                 self._end(event)
             case _:
                 self._on_state_event(event)
-
-    def _on_request(self, event: RequestReceived | ReplyReceived) -> None:
-        if isinstance(event, RequestReceived):
-            self._requests.on_request(event, at_once=True)
-        else:
-            self._requests.on_reply(event, at_once=True)
 
     def _on_input(self) -> None:
         """Something arrived, or a deadline came."""

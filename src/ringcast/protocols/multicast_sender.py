@@ -138,8 +138,7 @@ class MulticastSender:
             return 0, 0, 0
         # However they share datagrams, all but the last are full enough to be charged as bytes.
         room_bytes = window.max_bytes - window.charged - DATAGRAM_OVERHEAD
-        room = min(window.low + window.capacity_max, window.ceiling) - window.high
-        return room, room_bytes, self.fragments.largest
+        return window.room, room_bytes, self.fragments.largest
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         """How many messages were accepted, from the first on."""
@@ -441,8 +440,7 @@ class MulticastSender:
 
     def _expect_acks(self, now: int) -> None:
         """Somebody may be behind: probe unless acks come."""
-        is_behind = self.acks.min_delivered < self.window.high
-        if is_behind and Timer.WATERMARK_PROBE not in self._timers.by_key:
+        if self.is_behind and Timer.WATERMARK_PROBE not in self._timers.by_key:
             interval = max(WATERMARK_PROBE_MIN_NS, 2 * self._ack_time or WATERMARK_PROBE_START_NS)
             self._probe_interval = min(interval, self._tau)
             self._timers.arm(Timer.WATERMARK_PROBE, now + self._probe_interval)

@@ -357,7 +357,7 @@ def deliver(
     epoch: int = 0,
 ) -> None:
     """Whole messages as they are; fragments are put together first."""
-    if assembler.is_idle:
+    if not (assembler.continued or assembler.begun):
         events.append(Delivered(sender, Run(stream, first, payloads), view_id, epoch))
         return
     last = first + len(payloads) - 1

@@ -163,12 +163,13 @@ class Codec:
         header = self._header + _ADDRESSEE.pack(_ANYONE if to is None else to.incarnation)
         lone = frames[0] if len(frames) == 1 else None
         if isinstance(lone, Data) and lone.count == 1:  # as most are that somebody waits for
+            assert 1 <= lone.first <= SEQNO_MAX, lone.first
             size = len(payload := lone.payloads[0])
             length = DATA_HEAD.size - FRAME.size + SIZE.size + size
             if FRAME.size + length <= self._room:
-                flags = EQUAL | lone.more * MORE
-                head = DATA_HEAD.pack(DATA, length, lone.stream, flags, lone.first, 1)
-                return [b"".join((header, self._in_view, head, SIZE.pack(size), payload))]
+                whose, flags = lone.whose, EQUAL | lone.more * MORE
+                head = DATA_HEAD.pack(DATA, length, whose, flags, lone.first, 1) + SIZE.pack(size)
+                return [b"".join((header, self._in_view, head, payload))]
         largest = DATAGRAM_BYTES_MAX - self._overhead
         packing = Packing(header, self._room, self._room_max, largest, self._in_view)
         runs: list[Data | UnicastData] = []  # each continues the one before
@@ -299,10 +300,9 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
             raise DecodeError(Reject.ADDRESSEE if kind in _DECODERS else Reject.FRAME_KIND)
         # A tag is the first, and nothing but a tag is beside what has a datagram to itself.
         is_second = len(frames) == 1 and isinstance(frames[0], InView)
-        if kind in _ALONE and (offset < size or (frames and not is_second)):
-            raise DecodeError(Reject.COUNT)
+        is_beside = kind in _ALONE and (offset < size or (frames and not is_second))
         is_tag = kind == _IN_VIEW
-        if is_tag and frames:
+        if is_beside or (is_tag and frames):
             raise DecodeError(Reject.COUNT)
         frame = _decode_tag(bytes(view[start:offset])) if is_tag else decode(view, start, offset)
         if isinstance(frame, Messages):
