@@ -162,9 +162,9 @@ class Codec:
         """
         header = self._header + _ADDRESSEE.pack(_ANYONE if to is None else to.incarnation)
         lone = frames[0] if len(frames) == 1 else None
-        if isinstance(lone, Data) and lone.count == 1:  # as most are that somebody waits for
+        if isinstance(lone, Data) and lone.count == 1 and lone.made:
             assert 1 <= lone.first <= SEQNO_MAX, lone.first
-            size = len(payload := lone.payloads[0])
+            size = len(payload := lone.made[0])
             length = DATA_HEAD.size - FRAME.size + SIZE.size + size
             if FRAME.size + length <= self._room:
                 whose, flags = lone.whose, EQUAL | lone.more * MORE

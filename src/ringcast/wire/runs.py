@@ -50,14 +50,14 @@ class Messages(Generic[W]):
     nothing but its header.
     """
 
-    __slots__ = ("_cut", "_payloads", "count", "first", "more", "whose")
+    __slots__ = ("_cut", "count", "first", "made", "more", "whose")
 
     def __init__(self, whose: W, first: int, payloads: list[bytes], *, more: bool = False) -> None:
         self.whose: W = whose
         self.first = first
         self.count = len(payloads)
         self.more = more
-        self._payloads: list[bytes] | None = payloads
+        self.made: list[bytes] | None = payloads
         self._cut: Callable[[], Iterable[bytes]] | None = None
 
     @classmethod
@@ -67,16 +67,16 @@ class Messages(Generic[W]):
         """A received run whose payloads are still one piece of the datagram."""
         run = cls.__new__(cls)
         run.whose, run.first, run.count, run.more = whose, first, count, more
-        run._payloads, run._cut = None, cut
+        run.made, run._cut = None, cut
         return run
 
     @property
     def payloads(self) -> list[bytes]:
-        if self._payloads is None:
+        if self.made is None:
             assert self._cut is not None
-            self._payloads = list(self._cut())
+            self.made = list(self._cut())
             self._cut = None  # it holds on to the datagram's buffer
-        return self._payloads
+        return self.made
 
     @property
     def last(self) -> int:
@@ -177,7 +177,7 @@ def decode_run(run: Messages[W], view: memoryview, start: int, stop: int) -> Non
             raise DecodeError(Reject.LENGTHS)
         cut = partial(_cut_mixed, view, blob, stop, lengths)
     run.first, run.count, run.more = first, count, bool(flags & MORE)
-    run._payloads, run._cut = None, cut
+    run.made, run._cut = None, cut
 
 
 def fill_datagrams(
