@@ -88,7 +88,7 @@ class Node:
         """None: views, suspicions come from outside."""
         self.state = stack.state
         """Who gets and gives the application's state, to be read only: for traces and tests."""
-        self._channel = stack.channel
+        self.channel = stack.channel
         self.unsaid = {} if stack.channel is None else stack.channel.waiting
         """What was asked or answered, and waits for that member to take what was before it."""
 
@@ -103,8 +103,8 @@ class Node:
     def set_receive_buffer(self, size: int) -> None:
         """So many bytes of others may wait for this member to read them: its socket buffer."""
         self.multicast.receive_buffer = self.unicast.receive_buffer = size
-        if self._channel is not None:
-            self._channel.unicast.receive_buffer = size // 2  # it is the application's first
+        if self.channel is not None:
+            self.channel.unicast.receive_buffer = size // 2  # it is the application's first
 
     # Inputs
 
@@ -175,7 +175,7 @@ class Node:
         There is no telling if it never answers: whoever asks waits for so long, and for so many
         answers at once. It changes nothing else here, unless it is to itself.
         """
-        channel = self._channel
+        channel = self.channel
         if channel is None:
             raise UsageError("this node has no membership: nobody can be asked here")
         channel.send(message, to, now, self.effects, is_awaited=is_awaited)

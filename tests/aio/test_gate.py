@@ -220,7 +220,7 @@ async def test_who_gives_up_leaves_nothing_behind() -> None:
     await tasks[1]
     tasks[2].cancel()
     await asyncio.wait(tasks[2:])
-    assert not turns._waiters
+    assert not turns.waiters
     assert turns.free == 0
     turns.give()
     assert turns.free == 1

@@ -522,7 +522,7 @@ def test_a_request_that_is_never_answered_is_acknowledged_as_soon_as_any() -> No
                 pass
 
         async def ask() -> None:
-            channel = a._driver.node._channel
+            channel = a._driver.node.channel
             assert channel is not None
             for _ in range(4):
                 asking = asyncio.create_task(a.request(b.me, b"?", timeout=0.3))

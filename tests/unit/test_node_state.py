@@ -173,9 +173,9 @@ def test_what_is_told_oneself_may_be_more_than_a_window_holds() -> None:
     a = build_node(A, config, detector=None)
     a.install_view(BOTH, 0)
     a.take_events(0, 0)
-    assert a._channel is not None
+    assert a.channel is not None
     for number in range(1, 51):
-        a._channel.send(encode_ask(number, b"?"), A, 0, a.effects)
+        a.channel.send(encode_ask(number, b"?"), A, 0, a.effects)
     a.handle_timeout(0)  # any input
     assert a.take_events(0, 0) == [RequestReceived(A, number, b"?") for number in range(1, 51)]
     assert a.unsaid == {}
