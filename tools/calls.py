@@ -1,5 +1,5 @@
 """How many calls one message takes, from `send` to the reader of another member, and one request
-with its reply.
+with its reply; and of a message, what its datagram takes to leave, and to come in.
 
 Two members run in this process on loopback; the sender only sends. The interpreter tells every
 call (`sys.setprofile`); functions written in Python and calls into C are counted apart. Background
@@ -8,7 +8,7 @@ figures of the same interpreter only.
 
     python tools/calls.py            a table
     python tools/calls.py --json     the same as JSON
-    python tools/calls.py --list     with every function of a median message, most called first
+    python tools/calls.py --list     with every function of a median one, most called first
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import platform
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -29,12 +29,21 @@ import ringcast
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from types import CodeType
 
     from ringcast.aio.group import Group
+
+C = TypeVar("C", bound="Calls")
 
 ROUNDS = 200
 GROUP = f"calls-{os.getpid()}"
 SOURCE = str(Path(ringcast.__file__).parent)
+
+PARTS = {
+    "a sent datagram": ("Driver._send_datagrams", "UdpSocket.send"),
+    "a received datagram": ("Driver._on_readable", "ReliableMulticast._on_data"),
+}
+"""What is counted apart: a function and all that it calls, whenever it comes to that other one."""
 
 
 class Calls:
@@ -43,25 +52,60 @@ class Calls:
     def __init__(self) -> None:
         self.python: Counter[str] = Counter()
         self.c = 0
+        self.codes: set[CodeType] = set()
 
     def note(self, frame: Any, event: str, argument: object) -> None:
         if event == "call":
             code = frame.f_code
             if code.co_filename.startswith(SOURCE):
                 self.python[f"{code.co_filename[len(SOURCE) + 1 :]} {code.co_qualname}"] += 1
+                self.codes.add(code)
         elif event == "c_call" and frame.f_code.co_filename.startswith(SOURCE):
             self.c += 1
+
+    @property
+    def lines(self) -> dict[str, int]:
+        """From the head of each function to its last line."""
+        spans = ((code, [line for *_, line in code.co_lines() if line]) for code in self.codes)
+        return {code.co_qualname: max(at) - code.co_firstlineno + 1 for code, at in spans}
 
     @property
     def files(self) -> int:
         return len({name.split()[0] for name in self.python})
 
 
-async def rounds_of(act: Callable[[], Awaitable[None]]) -> Calls:
-    """The median of many rounds, each counted alone."""
+class Parts(Calls):
+    """The same, and what was called within some functions. To note that takes longer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: dict[str, list[Calls]] = {what: [] for what in PARTS}
+        self._names: list[str] = []
+        self._within: list[tuple[int, int]] = []  # calls before each function that goes on
+
+    def note(self, frame: Any, event: str, argument: object) -> None:
+        before = self.python.total(), self.c
+        super().note(frame, event, argument)
+        code = frame.f_code
+        if event == "call" and self.python.total() > before[0]:
+            self._within.append(before)
+            self._names.append(f"{code.co_filename[len(SOURCE) + 1 :]} {code.co_qualname}")
+        elif event == "return" and code.co_filename.startswith(SOURCE) and self._within:
+            start, c = self._within.pop()
+            for what, (whole, part) in PARTS.items():
+                names = self._names[start:] if code.co_qualname == whole else []
+                if any(name.endswith(f" {part}") for name in names):
+                    found = Calls()
+                    found.python.update(names)
+                    found.c = self.c - c
+                    self.parts[what].append(found)
+
+
+async def rounds_of(act: Callable[[], Awaitable[None]], kind: type[C]) -> list[C]:
+    """Many rounds, each counted alone."""
     found = []
     for _ in range(ROUNDS):
-        calls = Calls()
+        calls = kind()
         sys.setprofile(calls.note)
         try:
             await act()
@@ -69,8 +113,11 @@ async def rounds_of(act: Callable[[], Awaitable[None]]) -> Calls:
             sys.setprofile(None)
         found.append(calls)
         await asyncio.sleep(0)
-    found.sort(key=lambda calls: calls.python.total())
-    return found[len(found) // 2]
+    return found
+
+
+def median(found: list[Calls]) -> Calls:
+    return sorted(found, key=lambda calls: calls.python.total())[len(found) // 2]
 
 
 async def measure() -> dict[str, Calls]:
@@ -94,9 +141,12 @@ async def measure() -> dict[str, Calls]:
         await message()
         await request()
         found = {
-            "a message": await rounds_of(message),
-            "a request and its reply": await rounds_of(request),
+            "a message": median(await rounds_of(message, Calls)),
+            "a request and its reply": median(await rounds_of(request, Calls)),
         }
+        messages_sent = await rounds_of(message, Parts)
+        for what in PARTS:
+            found[what] = median([calls for each in messages_sent for calls in each.parts[what]])
         replying.cancel()
     return found
 
@@ -113,7 +163,12 @@ def main() -> None:
     arguments = parser.parse_args()
     found = asyncio.run(measure())
     rows = {
-        what: {"python": calls.python.total(), "c": calls.c, "files": calls.files}
+        what: {
+            "python": calls.python.total(),
+            "c": calls.c,
+            "files": calls.files,
+            "lines": calls.lines,
+        }
         for what, calls in found.items()
     }
     if arguments.json:

@@ -176,7 +176,7 @@ class Group:
         if not found:
             return None
         if to is None:
-            few = None if group._waits_for_members else node.too_few(time.monotonic_ns())
+            few = None if group._waits_for_members else node.minimum.too_few(time.monotonic_ns())
             if few is not None:
                 raise few
             return self._queues[guarantee].send(found, timeout, wants_receipt=wants_receipt)
@@ -411,7 +411,7 @@ class Group:
         while self._notice is None and (item := take()) is not None:
             has_moved = True
             if isinstance(item, Delivered):
-                self._read_queue.add(item)
+                self._read_queue.items.append(item)
             else:
                 self._notice = item
         return has_moved

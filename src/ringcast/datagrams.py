@@ -13,6 +13,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from ringcast.config import DATAGRAM_BYTES_MIN
+from ringcast.errors import DecodeError
 from ringcast.model import Member, Purge
 from ringcast.wire.bursts import unpack_burst
 from ringcast.wire.codec import Codec
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ringcast.config import GroupConfig
-    from ringcast.errors import DecodeError
     from ringcast.events import ReplyReceived, RequestReceived
     from ringcast.model import Address
     from ringcast.protocols.stack import Stack
@@ -45,7 +45,7 @@ class Datagrams:
         self._bytes_max = config.multicast.datagram_bytes
         self.codec = Codec(config.group, me, self._bytes_max, self.passage.overhead)
         self._tells_purged = False
-        self._packed: list[tuple[Address | None, bytes]] = []  # before the view began
+        self.packed: list[tuple[Address | None, bytes]] = []  # before the view began
         self.follow(config)
 
     def follow(self, config: GroupConfig) -> None:
@@ -75,40 +75,40 @@ class Datagrams:
         nothing waits to be told before it, it is returned at once; what is behind it has not been
         looked at. It has changed nothing else here.
         """
-        stack = self.stack
+        stack, codec = self.stack, self.codec
         out, detector, observer = stack.out, stack.detector, stack.observer
-        stops = stops_at_request and not out.events
+        reject, stops = self.reject, stops_at_request and not out.events
         for burst in bursts:
-            if len(burst) == 1 and (request := self._take_request(burst[0], now)) is not None:
-                if stops:
-                    return request
-                out.event(request)
-                continue
+            is_alone = len(burst) == 1
+            if is_alone and (message := codec.unpack_message(burst[0])) is not None:
+                channel, source = stack.channel, message[0]
+                request = None if channel is None else channel.take_request(*message, now)
+                if request is not None:  # else nothing has happened: it is decoded as any other
+                    if detector is not None:
+                        detector.heard(source, now)
+                    if observer is not None:
+                        observer.received(burst[0], now)
+                    if stops:
+                        return request
+                    out.event(request)
+                    continue
             stops = False
             if observer is not None:
                 for datagram in burst:
                     observer.received(datagram, now)
-            for source, frames in unpack_burst(self.codec, burst, self.reject):
+            try:
+                found = [codec.unpack(burst[0])] if is_alone else unpack_burst(codec, burst, reject)
+            except DecodeError as error:
+                reject(error)
+                continue
+            for source, frames in found:
                 if detector is not None:
                     detector.heard(source, now)
                 stack.route(source, frames, now)
                 if out.signals:
-                    stack.complete(now)
+                    stack.run_to_completion(now, is_input=False)
         stack.run_to_completion(now)
         return None
-
-    def _take_request(self, datagram: Buffer, now: int) -> RequestReceived | ReplyReceived | None:
-        """None: nothing has happened, and it is decoded as any other."""
-        message, stack = self.codec.unpack_message(datagram), self.stack
-        if message is None or stack.channel is None:
-            return None
-        request = stack.channel.take_request(*message, now)
-        if request is not None:
-            if stack.detector is not None:
-                stack.detector.heard(message[0], now)
-            if stack.observer is not None:
-                stack.observer.received(datagram, now)
-        return request
 
     def take(self, now: int = 0) -> list[tuple[Address | None, bytes]]:
         """What to send, in order, to be sealed; None means to every other member of the view.
@@ -118,7 +118,7 @@ class Datagrams:
         """
         effects, observer = self.stack.out, self.stack.observer
         waiting, lone = effects.frames, effects.lone
-        datagrams, self._packed = self._packed, []
+        datagrams, self.packed = self.packed, []
         if lone is not None:
             effects.lone = None
             datagrams.append((lone[0].address, self.codec.pack_message(*lone)))
@@ -142,7 +142,7 @@ class Datagrams:
 
     def pack_before(self, now: int) -> None:
         """Another view is about to begin: what waits was said in the one that ends."""
-        self._packed = self.take(now)
+        self.packed = self.take(now)
 
     def pending(self) -> list[tuple[Member | Address | None, Frame]]:
         """What waits to be sent, to be read only."""

@@ -27,7 +27,6 @@ from ringcast.protocols.views.streams import ViewStreams
 from ringcast.settings import settings_of
 from ringcast.wire.changes import tag_of
 from ringcast.wire.codec import VERSION
-from ringcast.wire.messages import encode_answer, encode_ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Layer
     from ringcast.core.observer import Observer
     from ringcast.core.view_change import Freeze
-    from ringcast.errors import TooFewMembers
     from ringcast.events import Event
     from ringcast.model import Address, Member, Origin, View
     from ringcast.protocols.views.state import StateTransfer
@@ -85,11 +83,14 @@ class Node:
         self.effects = stack.out
         """What waits to be taken, to be read only: a driver looks here before it takes."""
         self.multicast, self.unicast = stack.multicast, stack.unicast
+        self.minimum = stack.minimum
         self.membership, self.detector = stack.membership, stack.detector
         """None: views, suspicions come from outside."""
         self.state = stack.state
         """Who gets and gives the application's state, to be read only: for traces and tests."""
-        self._channel = stack.channel
+        self.channel = stack.channel
+        self.unsaid = {} if stack.channel is None else stack.channel.waiting
+        """What was asked or answered, and waits for that member to take what was before it."""
 
     @property
     def observer(self) -> Observer | None:
@@ -102,8 +103,8 @@ class Node:
     def set_receive_buffer(self, size: int) -> None:
         """So many bytes of others may wait for this member to read them: its socket buffer."""
         self.multicast.receive_buffer = self.unicast.receive_buffer = size
-        if self._channel is not None:
-            self._channel.unicast.receive_buffer = size // 2  # it is the application's first
+        if self.channel is not None:
+            self.channel.unicast.receive_buffer = size // 2  # it is the application's first
 
     # Inputs
 
@@ -135,7 +136,8 @@ class Node:
         if stack.has_said_goodbye and stack.is_leaving:
             raise GroupClosed("this member is leaving its group")
         if to is None:
-            stack.minimum.check(now)
+            if stack.minimum.since is not None:
+                stack.minimum.check(now)
             accepted = self.multicast.send(payloads, stream, now, self.effects)
         elif stream is Stream.FIFO:
             accepted = self.unicast.send(payloads, to, now, self.effects)
@@ -165,26 +167,20 @@ class Node:
         self._with_state().giving.give_up(transfer, self.effects)
         self._stack.run_to_completion(now)
 
-    def ask(self, to: Member, number: int, payload: bytes, now: int) -> None:
-        """Ask the application of a member of the view; ReplyReceived follows, or that member
-        departs.
+    def say(self, message: bytes, to: Member, now: int, *, is_awaited: bool = False) -> None:
+        """What the application asks that of a member of the view (`encode_ask`): ReplyReceived
+        follows, or that member departs. Or what it answers (`encode_answer`), once, to a member
+        that has RequestReceived: that `is_awaited` by who leaves.
 
         There is no telling if it never answers: whoever asks waits for so long, and for so many
-        answers at once.
+        answers at once. It changes nothing else here, unless it is to itself.
         """
-        self._say(encode_ask(number, payload), to, now)
-
-    def backlog(self, to: Member) -> int:
-        """How much that was asked or answered waits for that member to take what was before it."""
-        channel = self._channel
-        return 0 if channel is None or not channel.waiting else channel.backlog(to)
-
-    def answer(
-        self, to: Member, number: int, payload: bytes, now: int, *, is_refused: bool = False
-    ) -> None:
-        """What the application says to a member that has RequestReceived, once."""
-        said = encode_answer(number, payload, is_refused=is_refused)
-        self._say(said, to, now, is_awaited=True)
+        channel = self.channel
+        if channel is None:
+            raise UsageError("this node has no membership: nobody can be asked here")
+        channel.send(message, to, now, self.effects, is_awaited=is_awaited)
+        if to == self.me:
+            self._stack.run_to_completion(now)
 
     def ask_receipt(
         self, *, stream: Stream = Stream.FIFO, to: Member | None = None, is_flush: bool = False
@@ -306,7 +302,7 @@ class Node:
                 events += self.multicast.take_ready(limit, now, out, only_own=True)
             else:
                 self._stack.take_ready(limit, now, events)
-            self._stack.complete(now)
+            self._stack.run_to_completion(now, is_input=False)
             events += out.events  # taking one's own messages may have made room to send
             out.events.clear()
         if observer is not None:
@@ -320,18 +316,15 @@ class Node:
         if state is not None and state.is_behind:
             return state.has_ready
         streams = self.multicast
-        has_any = streams.ready or streams.reading.unread  # as mostly, nothing
-        return bool(self.unicast.ready) or (bool(has_any) and streams.has_ready)
+        if streams.is_paused or streams.reading.unread:
+            return bool(self.unicast.ready) or streams.has_ready
+        return bool(self.unicast.ready or streams.ready)
 
     @property
     def has_own_ready(self) -> bool:
         """Some message of one's own to the group could be taken now."""
         is_behind = self.state is not None and self.state.is_behind
         return self.multicast.has_own_ready and not is_behind
-
-    def too_few(self, now: int) -> TooFewMembers | None:
-        """What a send to the group would raise now. May be asked by any thread."""
-        return self._stack.minimum.too_few(now)
 
     @property
     def is_flushed(self) -> bool:
@@ -374,15 +367,6 @@ class Node:
         for layer in self._stack.layers:
             layer.check_invariants()
         self.deadlines.check_invariants()
-
-    def _say(self, message: bytes, to: Member, now: int, *, is_awaited: bool = False) -> None:
-        """What the application says. It changes nothing else here, unless it is to itself."""
-        channel = self._channel
-        if channel is None:
-            raise UsageError("this node has no membership: nobody can be asked here")
-        channel.send(message, to, now, self.effects, is_awaited=is_awaited)
-        if to == self.me:
-            self._stack.run_to_completion(now)
 
     def _with_state(self) -> StateTransfer:
         state = self.state

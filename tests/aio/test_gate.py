@@ -128,7 +128,7 @@ async def test_a_cancelled_task_is_not_called_again() -> None:
 
 @in_a_loop
 async def test_of_those_at_a_gate_the_first_goes_on_at_once() -> None:
-    gate = Gate()
+    gate = Gate(at_once=True)
     order: list[str] = []
 
     async def wait(name: str) -> None:
@@ -152,7 +152,7 @@ async def test_of_those_at_a_gate_the_first_goes_on_at_once() -> None:
 
 @in_a_loop
 async def test_who_has_just_given_up_is_passed_over() -> None:
-    gate = Gate()
+    gate = Gate(at_once=True)
     first, second = [await started(gate.wait()) for _ in "ab"]
 
     def open_it() -> None:
@@ -220,7 +220,7 @@ async def test_who_gives_up_leaves_nothing_behind() -> None:
     await tasks[1]
     tasks[2].cancel()
     await asyncio.wait(tasks[2:])
-    assert not turns._waiters
+    assert not turns.waiters
     assert turns.free == 0
     turns.give()
     assert turns.free == 1

@@ -522,7 +522,7 @@ def test_a_request_that_is_never_answered_is_acknowledged_as_soon_as_any() -> No
                 pass
 
         async def ask() -> None:
-            channel = a._driver.node._channel
+            channel = a._driver.node.channel
             assert channel is not None
             for _ in range(4):
                 asking = asyncio.create_task(a.request(b.me, b"?", timeout=0.3))
@@ -614,7 +614,7 @@ def test_the_time_of_a_node_never_goes_back() -> None:
 
     async def exchange(a: Group, b: Group) -> None:
         for node in (a._driver.node, b._driver.node):
-            for name in ("receive", "ask", "answer", "handle_timeout"):
+            for name in ("receive", "say", "handle_timeout"):
                 watch(node, name)
 
         async def send() -> None:

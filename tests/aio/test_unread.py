@@ -38,16 +38,16 @@ def test_everything_in_the_order_it_came() -> None:
     items = [ViewInstalled(VIEW), messages(1, b"1"), lost(2), messages(3, b"3")]
     unread.watchers += 1
     for item in items:
-        unread.add(item) if isinstance(item, Delivered) else unread.add_notice(item)
+        unread.items.append(item) if isinstance(item, Delivered) else unread.add_notice(item)
     assert [unread.take() for _ in items] == items
     assert unread.take() is None
-    assert not unread
+    assert not unread.items
 
 
 def test_the_three_ways_to_read_share_one_place() -> None:
     unread = ReadQueue(A)
-    unread.add(messages(1, b"1", b"2", b"3", epoch=5))
-    unread.add(messages(4, b"4", b"5"))
+    unread.items.append(messages(1, b"1", b"2", b"3", epoch=5))
+    unread.items.append(messages(4, b"4", b"5"))
     first = unread.take_message()
     assert first is not None
     assert (first.seqno, first.payload, first.to_me) == (1, b"1", True)
@@ -64,7 +64,7 @@ def test_readers_of_messages_pass_over_notices() -> None:
     unread = ReadQueue(A)
     for _ in range(2):
         unread.add_notice(ViewInstalled(VIEW))
-        unread.add(messages(1, b"1"))
+        unread.items.append(messages(1, b"1"))
     message = unread.take_message()
     assert message is not None
     assert message.payload == b"1"
@@ -106,7 +106,7 @@ def test_a_loss_that_a_reader_of_messages_passes_over_is_logged(
     unread = ReadQueue(A)
     unread.watchers += 1
     unread.add_notice(lost(1))
-    unread.add(messages(2, b"2"))
+    unread.items.append(messages(2, b"2"))
     assert unread.take_run() == messages(2, b"2")
     assert warnings.messages == ["A: messages 1..1 of B to this member are lost"]
 
@@ -114,7 +114,7 @@ def test_a_loss_that_a_reader_of_messages_passes_over_is_logged(
 def test_notices_are_bounded_and_the_oldest_go(warnings: pytest.LogCaptureFixture) -> None:
     unread = ReadQueue(A)
     unread.watchers += 1
-    unread.add(messages(1, b"1", b"2"))
+    unread.items.append(messages(1, b"1", b"2"))
     assert unread.take_message() is not None
     for seqno in range(1, NOTICES_MAX + 3):
         unread.add_notice(lost(seqno))

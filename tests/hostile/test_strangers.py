@@ -300,7 +300,7 @@ def test_an_endless_message_of_a_stranger_is_refused_at_64_kb(epoch: int) -> Non
         lambda _, turn: [UnicastData(Conn(epoch, 1), turn + 1, [b"x" * 15_000], more=True)]
     )
     node = group.node("B")
-    channel = node._channel
+    channel = node.channel
     assert channel is not None
     layer = node.unicast if epoch == 2 else channel.unicast
     assert layer is not None

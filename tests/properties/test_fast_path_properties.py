@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from ringcast.config import UnicastConfig
 from ringcast.core.effects import Effects
 from ringcast.explore.abstraction import clone
-from ringcast.model import Address, Member, View, ViewId
+from ringcast.model import SEQNO_MAX, Address, Member, Stream, View, ViewId
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.window.send import SendWindow
-from ringcast.wire.frames import UnicastData
+from ringcast.wire.codec import Codec
+from ringcast.wire.frames import Data, UnicastData
 
 A, B = (Member(Address("h", n), n, name) for n, name in enumerate("AB", 1))
 BOTH = View(ViewId(A, 1), (A, B))
@@ -111,3 +112,28 @@ def test_one_message_is_charged_as_a_run_of_one(
         window.check_invariants()
         if window.room == 0:
             window.purge(window.high - 2, forced=True)
+
+
+@given(
+    st.integers(0, 1000),
+    st.integers(1, SEQNO_MAX),
+    st.sampled_from([300, 1000]),
+    st.sampled_from([0, 7]),
+    st.booleans(),
+)
+def test_one_message_is_packed_as_a_run_of_one(
+    size: int, first: int, datagram_bytes: int, tag: int, more: bool
+) -> None:
+    codec = Codec("group", A, 1000)
+    payload = bytes(min(size, codec.payload_bytes_max))
+    codec.resize(datagram_bytes)  # what is larger was cut before
+    codec.tag = tag
+    short = codec.pack([Data(Stream.FIFO, first, [payload], more=more)])
+    uncut = Data.uncut(Stream.FIFO, first, 1, lambda: [payload], more=more)  # the longer way
+    assert short == codec.pack([uncut])
+    assert [Data(Stream.FIFO, first, [payload], more=more)] == [
+        frame
+        for datagram in short
+        for frame in Codec("group", B, 1000).unpack(datagram)[1]
+        if isinstance(frame, Data)
+    ]

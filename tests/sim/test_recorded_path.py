@@ -82,7 +82,9 @@ def test_a_recorded_member_takes_the_same_path(tmp_path: Path, level: str) -> No
     calls_of(busy)  # fills caches
     plain, plain_s = calls_of(busy)
     recorded, recorded_s = calls_of(busy, record=tmp_path, record_level=level)
-    assert "datagrams.py:_take_request" in plain  # requests that come alone go the fast path
+    assert (
+        "protocols/unicast_receiver.py:take_next" in plain
+    )  # requests that come alone go the fast path
     for at, (one, other) in enumerate(zip(plain, recorded, strict=False)):
         assert one == other, f"call {at}: {one}, recorded {other}"
     assert len(plain) == len(recorded)

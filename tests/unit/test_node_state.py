@@ -13,7 +13,7 @@ from ringcast.model import SYSTEM_EPOCH, Address, Conn, Member, View, ViewId
 from ringcast.node import Node, build_node
 from ringcast.wire.codec import Codec
 from ringcast.wire.frames import JoinerBlocked, UnicastAck, UnicastData
-from ringcast.wire.messages import encode_ask, encode_message
+from ringcast.wire.messages import encode_answer, encode_ask, encode_message
 
 A, B, C = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABC", 1))
 BOTH = View(ViewId(A, 1), (A, B))
@@ -114,7 +114,7 @@ def test_what_comes_behind_a_request_is_not_looked_at() -> None:
 def test_what_is_asked_alone_is_to_be_seen_until_it_is_sent() -> None:
     a, asks = node(), [encode_ask(n, b"?") for n in (1, 2, 3)]
     for number in (1, 2, 3):
-        a.ask(B, number, b"?", 0)
+        a.say(encode_ask(number, b"?"), B, 0)
         if number == 1:
             a.take_datagrams()  # it opens the connection
     ((_, second), (_, third)) = a.pending()
@@ -161,9 +161,9 @@ def test_a_request_is_a_sign_of_life() -> None:
 
 def test_what_a_member_asks_itself_waits_for_no_input() -> None:
     a = node(state=False)
-    a.ask(A, 7, b"who?", 0)
+    a.say(encode_ask(7, b"who?"), A, 0)
     assert a.take_events(0, 0) == [RequestReceived(A, 7, b"who?")]
-    a.answer(A, 7, b"me", 0)
+    a.say(encode_answer(7, b"me", is_refused=False), A, 0, is_awaited=True)
     assert a.take_events(0, 0) == [ReplyReceived(A, 7, b"me", False)]
     assert a.take_datagrams() == []
 
@@ -173,24 +173,24 @@ def test_what_is_told_oneself_may_be_more_than_a_window_holds() -> None:
     a = build_node(A, config, detector=None)
     a.install_view(BOTH, 0)
     a.take_events(0, 0)
-    assert a._channel is not None
+    assert a.channel is not None
     for number in range(1, 51):
-        a._channel.send(encode_ask(number, b"?"), A, 0, a.effects)
+        a.channel.send(encode_ask(number, b"?"), A, 0, a.effects)
     a.handle_timeout(0)  # any input
     assert a.take_events(0, 0) == [RequestReceived(A, number, b"?") for number in range(1, 51)]
-    assert a.backlog(A) == 0
+    assert a.unsaid == {}
 
 
 def test_nobody_is_asked_who_is_not_there() -> None:
     a = node()
-    a.ask(C, 1, b"?", 0)
+    a.say(encode_ask(1, b"?"), C, 0)
     assert a.take_datagrams() == []
     a.close(0)
     a.take_events(0, 0)
     a.take_datagrams()
     for to in (A, B):
-        a.ask(to, 2, b"?", 0)
-        a.answer(to, 2, b"!", 0)
+        a.say(encode_ask(2, b"?"), to, 0)
+        a.say(encode_answer(2, b"!", is_refused=False), to, 0, is_awaited=True)
     assert (a.take_events(0, 0), a.take_datagrams()) == ([], [])
     with pytest.raises(UsageError, match="nobody can be asked here"):
-        Node(A, CONFIG).ask(B, 1, b"?", 0)
+        Node(A, CONFIG).say(encode_ask(1, b"?"), B, 0)

@@ -178,7 +178,7 @@ def health_of(driver: Driver, closed: Closed | None, *, has_state_to_take: bool)
         reasons.append(f"out of its group: {closed.reason}")
     elif driver.membership.phase is not Phase.MEMBER:
         reasons.append("looking for its group")
-    few = driver.node.too_few(driver.now())
+    few = driver.node.minimum.too_few(driver.now())
     if few is not None:
         reasons.append(f"{few.have} of {few.need} members are here")
     if has_state_to_take:

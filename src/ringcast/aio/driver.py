@@ -16,20 +16,21 @@ from ringcast.aio.reach import is_loopback
 from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
 from ringcast.errors import Reject
+from ringcast.events import RequestReceived
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.wire.bursts import bursts_of
+from ringcast.wire.seal import SHORT_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ringcast.aio.keys import Lock
     from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
-    from ringcast.events import Event, ReplyReceived, RequestReceived
+    from ringcast.events import Event
     from ringcast.model import Address, Member, Stream, View
     from ringcast.node import Node
     from ringcast.trace.observe.observer import TraceObserver
-    from ringcast.wire.codec import Buffer
 
 DRAIN_MAX = 16
 """Bursts read before anything else gets its turn."""
@@ -47,8 +48,9 @@ class Owner(NamedTuple):
 
     on_event: Callable[[Event], None]
     """What the node has to tell, messages among it, in its order."""
-    on_request: Callable[[RequestReceived | ReplyReceived], None]
-    """The same, where nothing was to be told before it: the task that waits may go on at once."""
+    on_request: Callable[..., None]
+    on_reply: Callable[..., None]
+    """The same, where nothing was to be told before it: the task that waits goes on `at_once`."""
     on_input: Callable[[], None]
     """Something arrived, or a deadline came: there may be messages to take."""
 
@@ -89,7 +91,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._look_timer: asyncio.TimerHandle | None = None
-        self._is_turn_due = False
+        self.is_turn_due = False
         self._has_spoken = False  # asked or answered, in this turn
         self._is_look_due = False  # there may be messages that the owner has not been told of
         self.is_open = True
@@ -118,30 +120,33 @@ class Driver:
         now = self.now()
         accepted = self.node.send(payloads, now, stream=stream, to=to)
         self._is_look_due = True
-        self.end_turn_soon()
+        if not self.is_turn_due:
+            self.end_turn_soon()
         return accepted
 
-    def ask(self, to: Member, number: int, payload: bytes) -> None:
-        """Ask the application of a member of the view."""
+    def say(self, message: bytes, to: Member, *, is_awaited: bool = False) -> None:
+        """Ask the application of a member of the view, or answer it. The first of a turn goes at
+        once: somebody waits. Those that follow share datagrams."""
         now = self.now()
-        self.node.ask(to, number, payload, now)
-        self._speak(now)
+        self.node.say(message, to, now, is_awaited=is_awaited)
+        if not self._has_spoken:
+            self._has_spoken = True
+            self._send_datagrams(now)
+        if not self.is_turn_due:
+            self.end_turn_soon()
 
-    def answer(self, to: Member, number: int, payload: bytes, *, is_refused: bool) -> None:
-        """What this member's application says."""
-        now = self.now()
-        self.node.answer(to, number, payload, now, is_refused=is_refused)
-        self._speak(now)
-
-    def take(self, limit: int, *, only_own: bool = False) -> None:
+    def take(self, limit: int, *, only_own: bool = False, is_looking: bool = False) -> None:
         """Tell the owner up to `limit` messages, in runs; or of this member's own to the group
-        alone. Calling this is delivery."""
+        alone. Calling this is delivery. `is_looking`: in `on_input`, and nothing else waits for the
+        end of this turn."""
         now = self.now()
-        self._tell(self.node.take_events(limit, now, only_own=only_own))
+        for event in self.node.take_events(limit, now, only_own=only_own):
+            self._owner.on_event(event)
         if self.is_open:
             self._send_datagrams(now)
-            self._is_look_due = True
-            self.end_turn_soon()
+            if not is_looking:
+                self._is_look_due = True
+                self.end_turn_soon()
 
     @property
     def has_room(self) -> bool:
@@ -194,7 +199,8 @@ class Driver:
                     timer.cancel()
             now = self.now()
             self.node.close(now)
-            self._tell(self.node.take_events(0, now))
+            for event in self.node.take_events(0, now):
+                self._owner.on_event(event)
             self._send_datagrams(now)
             if self._observer is not None:
                 self._observer.stop(now, timeout_s=0.0)  # a disk may be slow: not in the event loop
@@ -251,30 +257,28 @@ class Driver:
         datagrams = self.node.datagrams
         opened = datagrams.passage.open_bursts(bursts, now)
         request = datagrams.receive(opened, now, stops_at_request=True)
-        if request is not None:
-            self._tell_request(request, opened)
-        else:
+        if request is None:
             self._after_input(now)
+        else:
+            # Whoever waits for it goes on at once, before anybody looks what else has arrived. It
+            # brings no message: if nothing else has, little is left to be done.
+            is_turn_due, self.is_turn_due = self.is_turn_due, True
+            try:
+                if isinstance(request, RequestReceived):
+                    self._owner.on_request(request, at_once=True)
+                else:
+                    self._owner.on_reply(request, at_once=True)
+            finally:
+                self.is_turn_due = is_turn_due
+                other = next(opened, None) if self.is_open else None
+                if other is not None:
+                    now = self.now()
+                    datagrams.receive(chain((other,), opened), now)
+                    self._after_input(now)
+                elif not is_turn_due:
+                    self._end_turn()  # whoever waited has had its turn
         if self._spinner is not None:
             self._spinner.stay_awake()
-
-    def _tell_request(
-        self, request: RequestReceived | ReplyReceived, others: Iterator[Sequence[Buffer]]
-    ) -> None:
-        """Whoever waits for it goes on at once, before anybody looks what else has arrived. It
-        brings no message: if nothing else has, little is left to be done."""
-        is_turn_due, self._is_turn_due = self._is_turn_due, True
-        try:
-            self._owner.on_request(request)
-        finally:
-            self._is_turn_due = is_turn_due
-            other = next(others, None) if self.is_open else None
-            if other is not None:
-                now = self.now()
-                self.node.datagrams.receive(chain((other,), others), now)
-                self._after_input(now)
-            elif not is_turn_due:
-                self._end_turn()  # whoever waited has had its turn
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -297,17 +301,10 @@ class Driver:
             self.node.add_candidates(self._source.candidates(), now)
             self._after_input(now)
 
-    def _speak(self, now: int) -> None:
-        """The first of a turn goes at once: somebody waits. Those that follow share datagrams."""
-        if not self._has_spoken:
-            self._has_spoken = True
-            self._send_datagrams(now)
-        self.end_turn_soon()
-
     def end_turn_soon(self) -> None:
         """Whoever waits goes first; then what is left to do is done, once for all of this turn."""
-        if not self._is_turn_due:
-            self._is_turn_due = True
+        if not self.is_turn_due:
+            self.is_turn_due = True
             self.loop.call_soon(self._end_turn)
 
     def send_datagrams(self) -> None:
@@ -317,45 +314,42 @@ class Driver:
 
     def _end_turn(self) -> None:
         if self.gathering.run:
-            self._is_turn_due = True  # what is sent now leaves now
+            self.is_turn_due = True  # what is sent now leaves now
             self.gathering.settle()
-        self._is_turn_due = self._has_spoken = False
+        self.is_turn_due = self._has_spoken = False
         if self.is_open:
             now = self.now()
             waiting = self.node.effects
             has_news = bool(waiting.events or self.transport.hints)
             if has_news:
-                self._take_hints(now)
-                self._tell(self.node.take_events(0, now))
+                self._tell_news(now)
             if waiting.frames or waiting.lone is not None:
                 self._send_datagrams(now)  # before what can wait: somebody may wait for these
             if self._is_look_due or has_news:
-                self._look_for_messages()
-            self._arm(now)
+                self._is_look_due = False
+                self._owner.on_input()
+            deadlines = self.node.deadlines
+            if self._timer is None or deadlines.is_stale or deadlines.first < self._timer_at:
+                self._arm(now)
 
     # Outputs
 
     def _after_input(self, now: int) -> None:
         if self.gathering.run:
             self.gathering.settle()
-        self._take_hints(now)
-        self._tell(self.node.take_events(0, now))
-        self._look_for_messages()
-        self._send_datagrams(now)
-        self.end_turn_soon()
-
-    def _look_for_messages(self) -> None:
+        self._tell_news(now)
         self._is_look_due = False
         self._owner.on_input()
+        self._send_datagrams(now)
+        if not self.is_turn_due:
+            self.end_turn_soon()
 
-    def _take_hints(self, now: int) -> None:
+    def _tell_news(self, now: int) -> None:
         if self.transport.hints:
             hints, self.transport.hints = self.transport.hints, set()
             for address in hints:
                 self.node.transport_hint(address, now, is_local=is_loopback(address))
-
-    def _tell(self, events: list[Event]) -> None:
-        for event in events:
+        for event in self.node.take_events(0, now):
             self._owner.on_event(event)
 
     def _send_datagrams(self, now: int) -> None:
@@ -372,14 +366,17 @@ class Driver:
             self.gathering.settle()  # it was measured by what datagrams took
             self._datagram_bytes = self.transport.datagram_bytes
             self.node.datagrams.resize(self._datagram_bytes)
-        datagrams = self.node.datagrams.take(now)
-        if not datagrams:
+        waiting, outgoing = self.node.effects, self.node.datagrams
+        if not (waiting.frames or waiting.lone is not None or outgoing.packed):
             return
+        datagrams = outgoing.take(now)
         if self._spinner is not None:
             self._spinner.stay_awake()
-        passage = self.node.datagrams.passage
-        if len(datagrams) == 1 and (to := datagrams[0][0]) is not None:  # an answer, as most times
-            self.transport.send(passage.seal(datagrams[0][1]), to)
+        passage = outgoing.passage
+        if len(datagrams) == 1 and len(datagrams[0][1]) <= SHORT_BYTES_MAX:  # as most times
+            dest, sealed = datagrams[0][0], passage.seal(datagrams[0][1])
+            for address in self._dests if dest is None else (dest,):
+                self.transport.send(sealed, address)
             return
         for dest, unsealed in bursts_of(datagrams, passage.overhead):
             burst = passage.seal_burst(unsealed)

@@ -74,17 +74,19 @@ class Waiter(asyncio.Future[T]):
 class Gate:
     """Where tasks wait for a condition; each looks again when the gate opens."""
 
-    __slots__ = ("_waiters",)
+    __slots__ = ("_make", "_waiters")
 
-    def __init__(self) -> None:
-        self._waiters: list[Waiter[None]] = []
+    def __init__(self, *, at_once: bool = False) -> None:
+        """`at_once`: it may be opened so. Others need no Waiters, which take longer."""
+        self._waiters: list[asyncio.Future[None]] = []
+        self._make: type[asyncio.Future[None]] = Waiter if at_once else asyncio.Future
 
     @property
     def is_awaited(self) -> bool:
         return bool(self._waiters)
 
     async def wait(self) -> None:
-        waiter: Waiter[None] = Waiter()
+        waiter = self._make()
         self._waiters.append(waiter)
         try:
             await waiter
@@ -99,6 +101,7 @@ class Gate:
             return False
         self._waiters = []
         first = waiters.pop(0) if at_once else None
+        assert first is None or isinstance(first, Waiter)
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -111,29 +114,29 @@ class Turns:
     """So many may do something at once; who comes later waits, in order. A semaphore that costs
     nothing while there are `free` turns: whoever finds one counts it down and goes on."""
 
-    __slots__ = ("_waiters", "free")
+    __slots__ = ("free", "waiters")
 
     def __init__(self, count: int) -> None:
         self.free = count
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self.waiters: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> None:
         """Wait for a turn, when none is free."""
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self.waiters.append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            if waiter in self.waiters:
+                self.waiters.remove(waiter)
             if not waiter.cancelled():
                 self.give()  # the turn had come, and nobody is there to use it
             raise
 
     def give(self) -> None:
         """One is over: the first who waits is next."""
-        while self._waiters:
-            waiter = self._waiters.popleft()
+        while self.waiters:
+            waiter = self.waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 return

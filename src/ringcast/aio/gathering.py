@@ -62,11 +62,12 @@ class Gathering:
             self.settle()
             driver.send_datagrams()
         self._room = 0
-        node, membership = driver.node, driver.membership
-        sender = node.multicast.senders.get(Stream.FIFO)
-        is_in = membership.phase is Phase.MEMBER and not membership.is_leaving and driver.is_open
-        if sender is not None and is_in and node.too_few(driver.now()) is None:
+        node = driver.node
+        sender, membership = node.multicast.senders.get(Stream.FIFO), node.membership
+        is_in = membership is not None and membership.phase is Phase.MEMBER and driver.is_open
+        if sender is not None and is_in and node.minimum.since is None:
             self._room, room_bytes, self._largest = sender.room()
             self._largest = min(self._largest, node.config.multicast.max_message_bytes)
             self._room_bytes = min(room_bytes, max(driver.transport.datagram_bytes, self._largest))
-            driver.end_turn_soon()
+            if not driver.is_turn_due:
+                driver.end_turn_soon()

@@ -21,7 +21,7 @@ from ringcast.aio.prometheus import exposition
 from ringcast.aio.reach import check_address
 from ringcast.aio.read_queue import ReadQueue, describe_losses
 from ringcast.aio.receipts import Receipts
-from ringcast.aio.requests import Requests, check_payload, request_all, serve
+from ringcast.aio.requests import PAYLOAD_BYTES_MAX, Requests, check_payload, request_all, serve
 from ringcast.aio.state import StateExchange
 from ringcast.config import check_seconds
 from ringcast.core.shared import Phase
@@ -120,13 +120,14 @@ class Group:
         self._settled = Gate()
         self._queues: list[SendQueue] = []
         """Where threads have put messages that are not in the window yet."""
-        owner = Owner(self._on_event, self._on_request, self._on_input)
-        self._driver = place.drive(owner, must_exist=must_exist)
+        self._requests = Requests()
+        on_request, on_reply = self._requests.on_request, self._requests.on_reply
+        owner = Owner(self._on_event, on_request, on_reply, self._on_input)
+        self._requests.driver = self._driver = place.drive(owner, must_exist=must_exist)
         self._gathering = self._driver.gathering
         self._probe: Probe | None = None
         self._metrics: Metrics | None = None
         self._read_queue = ReadQueue(self.me)
-        self._requests = Requests(self._driver)
         self._receipts = Receipts()
         self._state: StateExchange | None = None
         if hooks is not None:
@@ -277,18 +278,22 @@ class Group:
         there, or refuses. TimedOut: it has not answered within `timeout` seconds. In both cases,
         and if this is cancelled, it may have acted on the request all the same.
         """
-        payload = check_payload(payload)
-        _check_member(member)
-        if timeout != REQUEST_TIMEOUT_S:
+        if type(payload) is not bytes or len(payload) > PAYLOAD_BYTES_MAX:
+            payload = check_payload(payload)
+        if not isinstance(member, Member):
+            _check_member(member)
+        if type(timeout) not in (int, float) or not 0 <= timeout <= REQUEST_TIMEOUT_S_MAX:
             check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
         by = asyncio.get_running_loop().time() + timeout
+        requests = self._requests
+        is_known = member in requests.turns or requests.is_there(member)
         try:
-            if self._is_leaving or not self._requests.is_there(member):
+            if self._is_leaving or not is_known:
                 self._check_peer(member)
                 async with asyncio.timeout_at(by):
                     await self._until_in()
-                self._requests.check(member)
-            return await self._requests.ask(member, payload, by)
+                requests.check(member)
+            return await requests.ask(member, payload, by)
         except TimeoutError:
             raise TimedOut(f"{member} has not answered within {timeout:g} s") from None
 
@@ -363,21 +368,24 @@ class Group:
     async def _refill(self, limit: int) -> bool:
         """Wait until there is something to read, and take up to `limit` messages; False once
         there will be no more."""
+        driver, node = self._driver, self._driver.node
         while True:
             if self._state is not None:
                 await self._state.settle()
-            if self._read_queue:
+            if self._read_queue.items:
                 return True
-            if self._closed is None and not self._driver.has_room:
-                await self._driver.wait_for_room()
+            if self._closed is None and not driver.has_room:
+                await driver.wait_for_room()
                 continue
             self._refills += 1
-            self._driver.take(limit)
-            if self._read_queue:
+            waiting = node.effects.events or node.effects.frames or node.effects.lone
+            if waiting or node.has_ready or self._state is not None:
+                driver.take(limit)
+            if self._read_queue.items:
                 continue
             if self._closed is not None:
                 return False
-            if self._is_receiving and self._driver.node.has_ready:
+            if self._is_receiving and node.has_ready:
                 await asyncio.sleep(0)  # those were fragments; the rest of the message is coming
             else:
                 await self._readable.wait()
@@ -453,8 +461,10 @@ class Group:
     def _on_event(self, event: Event) -> None:
         match event:
             case Delivered():
-                if self._is_wanted(event) and not self._is_cut_off:
-                    self._read_queue.add(event)
+                is_wanted = self._is_receiving_own or event.epoch or event.sender != self.me
+                is_cut_off = self._is_leaving and self._has_state_to_take  # worthless without it
+                if self._is_receiving and is_wanted and not is_cut_off:
+                    self._read_queue.items.append(event)
             case RequestReceived():
                 self._requests.on_request(event)
             case ReplyReceived():
@@ -476,29 +486,24 @@ class Group:
             case _:
                 self._on_state_event(event)
 
-    def _on_request(self, event: RequestReceived | ReplyReceived) -> None:
-        if isinstance(event, RequestReceived):
-            self._requests.on_request(event, at_once=True)
-        else:
-            self._requests.on_reply(event, at_once=True)
-
     def _on_input(self) -> None:
         """Something arrived, or a deadline came."""
-        view = self._driver.node.view
-        if view is not None and view is not self._view:
-            self._on_view(view)
-        if self._state is not None:
-            self._state.on_input()
-        if self._has_state_to_take:
+        driver, state = self._driver, self._state
+        node = driver.node
+        if node.view is not None and node.view is not self._view:
+            self._on_view(node.view)
+        if state is not None:
+            state.on_input()
+        if state is not None and state.is_due:
             pass  # there are no messages before the state
         elif not self._is_receiving:
-            while self._driver.node.has_ready and not self._has_state_to_take:
-                self._driver.take(BATCH_MAX)
+            while node.has_ready and not (state is not None and state.is_due):
+                driver.take(BATCH_MAX, is_looking=state is None)
         else:
-            reads_own, driver = self._is_receiving_own, self._driver
-            while not reads_own and driver.node.has_own_ready and driver.has_room:
-                driver.take(BATCH_MAX, only_own=True)  # delivered without a reader
-            if self._driver.node.has_ready and not self._readable.open():
+            reads_own = self._is_receiving_own  # else these are delivered without a reader
+            while not reads_own and node.has_own_ready and driver.has_room:
+                driver.take(BATCH_MAX, only_own=True, is_looking=state is None)
+            if node.has_ready and not self._readable.open():
                 self._watch_unread()
 
     def _notify(self, notice: Notice) -> None:
@@ -506,19 +511,9 @@ class Group:
         self._readable.open()
         self._settled.open()
 
-    def _is_wanted(self, delivered: Delivered) -> bool:
-        is_own = delivered.sender == self.me and not delivered.epoch
-        return self._is_receiving and (self._is_receiving_own or not is_own)
-
     @property
     def _has_state_to_take(self) -> bool:
         return self._state is not None and self._state.is_due
-
-    @property
-    def _is_cut_off(self) -> bool:
-        """It leaves before its application has the state: without that, messages are worth nothing
-        to it."""
-        return self._is_leaving and self._has_state_to_take
 
     def _on_state_event(self, event: StateEvent) -> None:
         assert self._state is not None  # else nobody asks for one, and none comes

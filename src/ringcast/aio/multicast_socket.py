@@ -139,7 +139,7 @@ class MulticastSocket(UdpSocket):
         if self.offload.can_join:
             offload.join()
         for place in range(limit):
-            if not place and not offload.is_readable():
+            if not place and not offload.poll(0):
                 return  # as most times when somebody has answered
             try:
                 burst, own = offload.receive(self.address)

@@ -53,14 +53,16 @@ class Offload:
     """What one socket can do. It is asked once, and found out again when sending fails."""
 
     __slots__ = (
-        *("_poller", "_socket", "_space", "_view"),
+        *("_socket", "_space", "_view", "poll"),
         *("can_join", "can_segment", "has_error", "joined", "notes_source", "segmented", "source"),
     )
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._poller = select.poll()
-        self._poller.register(sock, select.POLLIN)
+        poller = select.poll()
+        poller.register(sock, select.POLLIN)
+        self.poll = poller.poll
+        """Of 0: whether something is there. To be told by an error takes longer."""
         self._space = bytearray(2 * DATAGRAM_SPACE)
         self._view = memoryview(self._space)
         self.can_segment = IS_WANTED and _has_option(sock, _UDP_SEGMENT)
@@ -89,10 +91,6 @@ class Offload:
         self._socket.sendmsg(burst, ancillary, 0, dest)
         self.segmented += len(burst)
 
-    def is_readable(self) -> bool:
-        """Something is there: to be told that there is not, by an error, takes longer."""
-        return bool(self._poller.poll(0))
-
     def receive(self, own: Address | None = None) -> tuple[list[memoryview], int]:
         """What has come together, without what is from `own`: of that how many. It is gone with the
         next call. OSError: nothing has come."""
@@ -111,7 +109,7 @@ class Offload:
         if source == own and own is not None:
             ours, burst = len(burst), []
         is_shared = SHARED_MIN <= length <= SHARED_MAX and not self.notes_source
-        if not is_shared or not self.is_readable():
+        if not is_shared or not self.poll(0):
             return burst, ours
         while at < DATAGRAM_SPACE and len(last) == length:
             try:

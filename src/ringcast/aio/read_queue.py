@@ -66,45 +66,40 @@ class ReadQueue:
         self.dropped = 0
         """Notices that nobody read in time."""
         self._me = me
-        self._items: deque[Delivered | Notice | SnapshotMarker] = deque()
+        self.items: deque[Delivered | Notice | SnapshotMarker] = deque()
+        """What waits, to be read only; runs of messages are appended to it."""
         self._read_of_first = 0  # messages of the first item that have been handed out
         self._messages: list[Message] = []  # of the first item, once one was
         self._notices = 0
         self._untold: deque[Loss] = deque()  # waiting, and not logged
 
-    def __bool__(self) -> bool:
-        return bool(self._items)
-
     @property
     def place(self) -> tuple[int, int]:
         """It changes whenever something is read."""
-        return len(self._items), self._read_of_first
-
-    def add(self, delivered: Delivered) -> None:
-        self._items.append(delivered)
+        return len(self.items), self._read_of_first
 
     def add_notice(self, notice: Notice) -> None:
         if self._notices == NOTICES_MAX:
             self._drop_oldest()
         self._notices += 1
-        self._items.append(notice)
+        self.items.append(notice)
         if isinstance(notice, Loss):
             self._untold.append(notice)
             if not self.watchers:
                 self.tell_losses()
 
     def add_marker(self, marker: SnapshotMarker) -> None:
-        self._items.append(marker)
+        self.items.append(marker)
 
     def remove_marker(self, marker: SnapshotMarker) -> None:
         """It has been made, or is not wanted any more."""
-        if marker in self._items:
-            self._items.remove(marker)
+        if marker in self.items:
+            self.items.remove(marker)
 
     @property
     def marker(self) -> SnapshotMarker | None:
         """What is to be made before anything more is taken."""
-        first = self._items[0] if self._items else None
+        first = self.items[0] if self.items else None
         return first if isinstance(first, SnapshotMarker) else None
 
     def take_message(self) -> Message | None:
@@ -112,7 +107,7 @@ class ReadQueue:
         is first."""
         at = self._read_of_first
         if not at:
-            delivered = self._first_messages()
+            delivered = self._first_messages() if self.items else None
             if delivered is None:
                 return None
             self._messages = _messages_of(delivered)
@@ -121,7 +116,7 @@ class ReadQueue:
             self._read_of_first = at + 1
         else:
             self._read_of_first = 0
-            self._items.popleft()
+            self.items.popleft()
             self._messages = []
         return messages[at]
 
@@ -129,15 +124,15 @@ class ReadQueue:
         """The next messages of one sender; notices before them are passed over."""
         delivered = self._first_messages()
         if delivered is not None:
-            self._items.popleft()
+            self.items.popleft()
             delivered = self._rest_of(delivered)
         return delivered
 
     def take(self) -> Delivered | Notice | None:
         """The next messages or the next notice, whatever comes first."""
-        if not self._items or self.marker is not None:
+        if not self.items or self.marker is not None:
             return None
-        item = self._items.popleft()
+        item = self.items.popleft()
         if isinstance(item, Delivered):
             return self._rest_of(item)
         assert not isinstance(item, SnapshotMarker)
@@ -150,7 +145,7 @@ class ReadQueue:
             self._warn_of(self._untold.popleft())
 
     def stats(self) -> dict[str, object]:
-        runs = [item.run.payloads for item in self._items if isinstance(item, Delivered)]
+        runs = [item.run.payloads for item in self.items if isinstance(item, Delivered)]
         return {
             "runs": len(runs),
             "bytes": sum(len(payload) for payloads in runs for payload in payloads),
@@ -159,13 +154,13 @@ class ReadQueue:
         }
 
     def _first_messages(self) -> Delivered | None:
-        while self._items:
-            item = self._items[0]
+        while self.items:
+            item = self.items[0]
             if isinstance(item, Delivered):
                 return item
             if isinstance(item, SnapshotMarker):
                 return None
-            self._items.popleft()
+            self.items.popleft()
             self._leaves(item, is_read=False)
         return None
 
@@ -186,9 +181,9 @@ class ReadQueue:
                 *(self._me, NOTICES_MAX),
             )
         self.dropped += 1
-        for at, item in enumerate(self._items):
+        for at, item in enumerate(self.items):
             if isinstance(item, Notice):
-                del self._items[at]
+                del self.items[at]
                 self._leaves(item, is_read=False)
                 return
 

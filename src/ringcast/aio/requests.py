@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ringcast.aio.gate import Gate, Turns, Waiter
 from ringcast.aio.payloads import as_bytes
 from ringcast.errors import GroupClosed, RequestFailed, RingcastError, UsageError
+from ringcast.wire.messages import encode_answer, encode_ask
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator
@@ -71,8 +72,10 @@ class Request:
 
     def reply(self, payload: Buffer) -> None:
         """What `request` returns to the sender. If that has departed meanwhile, nothing happens."""
-        content = check_payload(payload)
-        self._take_answer()(content, False)
+        if type(payload) is not bytes or len(payload) > PAYLOAD_BYTES_MAX:
+            payload = check_payload(payload)
+        answer, self._answer = self._answer or self._take_answer(), None
+        answer(payload, False)
 
     def refuse(self, reason: str) -> None:
         """Say no: `request` raises RequestFailed with this reason."""
@@ -102,19 +105,22 @@ class _Open(Waiter[bytes | RingcastError | TimeoutError]):  # results: they may 
 class Requests:
     """Both directions."""
 
-    def __init__(self, driver: Driver) -> None:
+    driver: Driver
+    """It is made behind this."""
+
+    def __init__(self) -> None:
         self.refused = 0
         """Requests of members that had too many unanswered, and what is no request."""
-        self._driver = driver
         self._view: View | None = None
         self._numbers = count(1)
         self._open: dict[int, _Open] = {}  # by the number of the request
-        self._turns: dict[Member, Turns] = {}
+        self.turns: dict[Member, Turns] = {}
+        """Of members that can be asked now, and have been."""
         # By who asks, and its number:
         self._unanswered: dict[Member, dict[int, RequestReceived]] = {}
         self._arrived: deque[Request] = deque()  # of these: what the application has not seen
         self._early: deque[RequestReceived] = deque(maxlen=OPEN_MAX)  # of who is not in our view
-        self._changed = Gate()
+        self._changed = Gate(at_once=True)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # uvloop's handles do not tell
         self._closed: str | None = None  # why
@@ -126,9 +132,9 @@ class Requests:
     async def ask(self, to: Member, payload: bytes, by: float) -> bytes:
         """What that member says. RequestFailed as soon as it is known that it says nothing,
         TimeoutError if it has said nothing when the clock of the loop is at `by`. It is there."""
-        turns = self._turns.get(to)
+        turns = self.turns.get(to)
         if turns is None:
-            turns = self._turns[to] = Turns(OPEN_MAX)
+            turns = self.turns[to] = Turns(OPEN_MAX)
         has_waited = not turns.free
         if has_waited:
             async with asyncio.timeout_at(by):
@@ -139,9 +145,9 @@ class Requests:
         try:
             if has_waited:
                 self.check(to)
-            if self._driver.node.backlog(to) >= OPEN_MAX:
+            if len(self.driver.node.unsaid.get(to, ())) >= OPEN_MAX:
                 raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
-            self._driver.ask(to, number, payload)  # first: the rest is done while it travels
+            self.driver.say(encode_ask(number, payload), to)  # the rest is done while it travels
             request = self._open[number] = _Open(loop=asyncio.get_running_loop())
             request.to, request.by = to, by
             if self._timer is None or by < self._timer_at:
@@ -149,7 +155,10 @@ class Requests:
             said = await request
         finally:
             self._open.pop(number, None)
-            turns.give()
+            if turns.waiters:
+                turns.give()
+            else:
+                turns.free += 1
         if isinstance(said, bytes):
             return said
         raise said
@@ -180,7 +189,8 @@ class Requests:
         if len(unanswered) >= UNANSWERED_MAX:
             self.refused += 1
             reason = f"it has {UNANSWERED_MAX} requests of this member to answer first"
-            self._driver.answer(sender, number, reason.encode(), is_refused=True)
+            said = encode_answer(number, reason.encode(), is_refused=True)
+            self.driver.say(said, sender, is_awaited=True)
             return
         unanswered[number] = asked
         self._arrived.append(Request(sender, asked.payload, partial(self._answer, asked)))
@@ -191,7 +201,8 @@ class Requests:
         unanswered = self._unanswered.get(asked.sender)
         if unanswered is not None and unanswered.get(asked.number) is asked:
             del unanswered[asked.number]
-            self._driver.answer(asked.sender, asked.number, payload, is_refused=is_refused)
+            said = encode_answer(asked.number, payload, is_refused=is_refused)
+            self.driver.say(said, asked.sender, is_awaited=True)
 
     def on_reply(self, answered: ReplyReceived, *, at_once: bool = False) -> None:
         """`at_once`: whoever asked goes on before this returns."""
@@ -211,7 +222,7 @@ class Requests:
         for request in self._open.values():
             if request.to not in view and not request.done():
                 request.set_result(RequestFailed(f"{request.to} departed before it answered"))
-        self._turns = {to: turns for to, turns in self._turns.items() if to in view}
+        self.turns = {to: turns for to, turns in self.turns.items() if to in view}
         self._forget([sender for sender in self._unanswered if sender not in view])
         early, self._early = self._early, deque(maxlen=OPEN_MAX)
         for asked in early:
@@ -225,7 +236,7 @@ class Requests:
         for request in self._open.values():
             if not request.done():
                 request.set_result(GroupClosed(reason))
-        self._turns.clear()
+        self.turns.clear()
         self._forget(list(self._unanswered))
         self._changed.open()
         if self._timer is not None:

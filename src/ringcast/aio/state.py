@@ -86,7 +86,7 @@ class StateExchange:
         while self._read_queue is not None and (marker := self._read_queue.marker) is not None:
             await marker.cut()
             self._read_queue.remove_marker(marker)
-        if not self._read_queue and self.is_due:
+        if self.is_due and not (self._read_queue and self._read_queue.items):
             taking = self.take()
             await asyncio.wait([taking])  # whoever reads may give up, and not this
             if not taking.cancelled():

@@ -160,7 +160,7 @@ class UdpSocket(Transport):
         if self._narrow and time.monotonic_ns() - self._narrow_since > NARROW_NS:
             self._widen()
         for place in range(limit):
-            if place == 1 and not offload.is_readable():
+            if place == 1 and not offload.poll(0):
                 return  # most come alone
             try:
                 burst, _ = offload.receive()

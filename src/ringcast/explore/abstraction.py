@@ -71,7 +71,7 @@ class LeftOut(NamedTuple):
 _PARTS = "multicast unicast membership detector state channel observer"
 
 LEFT_OUT: dict[type, LeftOut] = {
-    Node: LeftOut("me codec memory", "_receipts_asked", "", _PARTS + " effects _channel"),
+    Node: LeftOut("me codec memory", "_receipts_asked", "", _PARTS + " effects minimum unsaid"),
     Datagrams: LeftOut("codec passage _bytes_max _tells_purged", "rejected", "", "stack"),
     Stack: LeftOut("me _owner _channel_at _before_change _divide _reject", "", "_turn", _PARTS),
     ReliableMulticast: LeftOut(

@@ -165,10 +165,6 @@ class ControlChannel(Layer):
             for peer in self._awaited
         )
 
-    def backlog(self, to: Member) -> int:
-        """How many messages wait for room in the window to that member."""
-        return len(self.waiting.get(to, ()))
-
     def stats(self) -> dict[str, object]:
         return {
             "waiting": {str(peer): len(waiting) for peer, waiting in self.waiting.items()},

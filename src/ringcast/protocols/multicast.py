@@ -155,7 +155,8 @@ class ReliableMulticast(Layer):
         if not payloads:
             return 0
         accepted = sending.send(payloads, now, out)
-        self._note_ready(sending)
+        if sending.window.ready:
+            self.ready.add(sending.origin)
         return accepted
 
     def handle_timeout(self, now: int, out: Effects) -> None:
@@ -265,7 +266,8 @@ class ReliableMulticast(Layer):
             self.refused += 1
             return
         receiver.on_data(data, now, self._allowance(now), out, self._datagram)
-        self._note_ready(receiver)
+        if receiver.window.ready:
+            self.ready.add(receiver.origin)
         if self.rounds is not None and data.stream is Stream.FIFO:
             self.rounds.on_data(now)
 

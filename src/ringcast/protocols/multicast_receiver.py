@@ -111,7 +111,7 @@ class MulticastReceiver:
         elif self.window.received > self._acked_received:
             if self.is_gated:  # the sender waits for it: what all hold may be delivered
                 self._ack(allowance, out)
-            else:
+            elif Timer.ACK not in self._timers.by_key:
                 self._ack_later(now)
 
     def on_commit(self, seqno: int, now: int) -> None:
@@ -132,7 +132,7 @@ class MulticastReceiver:
             is_due = taken >= self._ack_every or self._is_much(allowance)
             if is_due or self._is_repaired:
                 self._ack(allowance, out)
-            else:
+            elif Timer.ACK not in self._timers.by_key:
                 self._ack_later(now)
         return payloads
 

@@ -155,7 +155,8 @@ class MulticastSender:
                 self._hold(out)
             if self._timed is None:
                 self._timed = (first, now)
-            self._expect_acks(now)
+            if Timer.WATERMARK_PROBE not in self._timers.by_key:
+                self._expect_acks(now)
         return accepted
 
     def on_ack(self, source: Member, ack: Ack, now: int, out: Effects) -> None:
@@ -439,7 +440,7 @@ class MulticastSender:
 
     def _expect_acks(self, now: int) -> None:
         """Somebody may be behind: probe unless acks come."""
-        if self.is_behind and not self._timers.is_armed(Timer.WATERMARK_PROBE):
+        if self.is_behind and Timer.WATERMARK_PROBE not in self._timers.by_key:
             interval = max(WATERMARK_PROBE_MIN_NS, 2 * self._ack_time or WATERMARK_PROBE_START_NS)
             self._probe_interval = min(interval, self._tau)
             self._timers.arm(Timer.WATERMARK_PROBE, now + self._probe_interval)

@@ -185,14 +185,8 @@ class Stack:
         if owner is not None:
             self.layers[owner].receive(source, stretch, now, self.out)
 
-    def run_to_completion(self, now: int) -> None:
-        """After an input."""
-        self.complete(now)
-        if self.observer is not None:
-            self.observer.after_input(now)
-
-    def complete(self, now: int) -> None:
-        """Do all that layers want of each other."""
+    def run_to_completion(self, now: int, *, is_input: bool = True) -> None:
+        """Do all that layers want of each other, after an input or in the middle of something."""
         out, channel, state = self.out, self.channel, self.state
         if out.signals:
             self._drain(now)
@@ -208,7 +202,9 @@ class Stack:
             if state is not None and state.is_catching_up:
                 self._catch_up(state, now)
             if not out.messages or not self._send_messages(channel, now):
-                return
+                break
+        if is_input and self.observer is not None:
+            self.observer.after_input(now)
 
     def _drain(self, now: int) -> None:
         while self.out.signals:

@@ -174,7 +174,7 @@ class SendStream:
         for first, payloads, more in pieces:
             if more and self._own is not None:
                 self._own.mark(range(first, first + len(payloads)))
-            out.datagram(self._dest, self.frame(first, payloads, more=more))
+            out.frames.append((self._dest, self.frame(first, payloads, more=more)))
 
     def use_room(self, out: Effects) -> bool:
         """Room may have appeared: for the rest of a large message first, then for the sender.
@@ -357,7 +357,7 @@ def deliver(
     epoch: int = 0,
 ) -> None:
     """Whole messages as they are; fragments are put together first."""
-    if assembler.is_idle:
+    if not (assembler.continued or assembler.begun):
         events.append(Delivered(sender, Run(stream, first, payloads), view_id, epoch))
         return
     last = first + len(payloads) - 1

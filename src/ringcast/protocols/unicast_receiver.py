@@ -112,13 +112,12 @@ class UnicastReceiver(Side):
     def take_next(self, seqno: int, now: int) -> bool:
         """Whether a whole message with this seqno could be taken as soon as it is here. Then it is,
         and need not go through the window; else it must."""
-        window = self.window
+        window, assembler = self.window, self.assembler
         is_next = seqno == window.high + 1 and window.delivered == window.high
-        if not (is_next and self.state is _OPEN and self.assembler.is_idle):
+        is_idle = not (assembler.continued or assembler.begun)
+        if not (is_next and is_idle and self.state is _OPEN and self.repair.saw_next(seqno)):
             return False
-        if not self.repair.saw_next(seqno):
-            return False
-        window.pass_next()
+        window.low = window.delivered = window.received = window.high = seqno
         self.last_data = self.used_at = now
         timers = self._timers
         if self._expiry:

@@ -129,9 +129,10 @@ class UnicastSender(Side):
 
     def send_next(self, payload: bytes, now: int, out: Effects) -> bool:
         """Whether this message was accepted as it is and goes out at once; if not, `send` it."""
-        window = self.window
+        window, fragments = self.window, self.fragments
         was_acked = window.low == window.high
-        if self.state is not _OPEN or not self.fragments.admit_one(payload):
+        is_whole = len(payload) <= fragments.largest and not fragments.rest
+        if self.state is not _OPEN or not is_whole or not window.append(payload):
             return False
         if out.frames or out.lone is not None:  # it shares a datagram with what waits
             out.datagram(self.peer, UnicastData(self.conn, window.high, [payload]))

@@ -25,21 +25,21 @@ class Assembler:
     `retain`: what was taken stays in the window, and is known to be continued, until `forget`.
     """
 
-    __slots__ = ("_continued", "_given_up", "_parts", "_retain", "_size", "max_bytes", "oversized")
+    __slots__ = ("_given_up", "_retain", "_size", "begun", "continued", "max_bytes", "oversized")
 
     def __init__(
         self, max_bytes: int, parts: Iterable[bytes] | None = (), *, retain: bool = False
     ) -> None:
         self.max_bytes = max_bytes
         self._retain = retain
-        self._continued: set[int] = set()
-        self._parts: list[bytes] = []
+        self.continued: set[int] = set()
+        self.begun: list[bytes] = []
         self._size = 0
         if parts is None:
             self._give_up()
         else:
-            self._parts += parts
-            self._size = sum(map(len, self._parts))
+            self.begun += parts
+            self._size = sum(map(len, self.begun))
         self.oversized = 0
         """Messages given up: they passed `max_bytes` (a sender with another limit), or their
         beginning is lost."""
@@ -48,12 +48,12 @@ class Assembler:
     @property
     def is_idle(self) -> bool:
         """No fragment is known or waiting: payloads are messages just as they are."""
-        return not self._continued and not self._parts
+        return not (self.continued or self.begun)
 
     @property
     def parts(self) -> tuple[bytes, ...] | None:
         """What has been taken of the message that is not whole yet; None: it is given up."""
-        return None if self._size > self.max_bytes else tuple(self._parts)
+        return None if self._size > self.max_bytes else tuple(self.begun)
 
     @property
     def size(self) -> int:
@@ -69,16 +69,16 @@ class Assembler:
 
     def mark(self, seqnos: range) -> None:
         """These seqnos, still in the window, are continued by the next one."""
-        self._continued.update(seqnos)
+        self.continued.update(seqnos)
 
     def forget(self, through: int) -> None:
         """These have left the window."""
-        if self._continued:
-            self._continued = {seqno for seqno in self._continued if seqno > through}
+        if self.continued:
+            self.continued = {seqno for seqno in self.continued if seqno > through}
 
     def is_continued(self, seqno: int) -> bool:
         """Whether the next seqno continues this one, which is still in the window."""
-        return seqno in self._continued
+        return seqno in self.continued
 
     @property
     def _parts_max(self) -> int:
@@ -86,13 +86,13 @@ class Assembler:
 
     def _give_up(self) -> None:
         """Keep the place, not the bytes: the message is lost, its end must still be found."""
-        self._parts = [b""]
+        self.begun = [b""]
         self._size = self.max_bytes + 1
 
     def skip(self, through: int, *, is_middle: bool) -> None:
         """Go on after `through`; `is_middle`: in a message whose beginning is lost."""
         self.forget(through)
-        self._parts = []
+        self.begun = []
         self._size = 0
         if is_middle:
             self._give_up()
@@ -109,10 +109,10 @@ class Assembler:
         """
         self._given_up = []
         runs: list[tuple[int, list[bytes]]] = []
-        continued, count = self._continued, len(payloads)
+        continued, count = self.continued, len(payloads)
         at = start = 0  # where the run of unfragmented messages begins that is being gathered
         while at < count:
-            if first + at not in continued and not self._parts:
+            if first + at not in continued and not self.begun:
                 at += 1
                 continue
             if start < at:
@@ -131,17 +131,17 @@ class Assembler:
         return runs
 
     def _add(self, parts: Sequence[bytes]) -> None:
-        self._parts += parts
+        self.begun += parts
         self._size += sum(map(len, parts))
-        if self._size > self.max_bytes or len(self._parts) > self._parts_max:
+        if self._size > self.max_bytes or len(self.begun) > self._parts_max:
             self._give_up()
 
     def _end(self, seqno: int, runs: list[tuple[int, list[bytes]]]) -> None:
         """With this its message is complete."""
         if self._size <= self.max_bytes:
-            runs.append((seqno, [b"".join(self._parts)]))
+            runs.append((seqno, [b"".join(self.begun)]))
         else:
             self.oversized += 1
             self._given_up.append(seqno)
-        self._parts = []
+        self.begun = []
         self._size = 0

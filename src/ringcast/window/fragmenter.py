@@ -73,11 +73,6 @@ class Fragmenter:
         accepted = self.window.append_run(payloads)
         return accepted, [Piece(first, list(payloads[:accepted]), False)] if accepted else []
 
-    def admit_one(self, payload: bytes) -> bool:
-        """Whether this message got the next seqno, whole and at once. If not, `admit` knows why."""
-        is_whole = len(payload) <= self.largest and not self.rest
-        return is_whole and self.window.append(payload)
-
     def start_over(self) -> None:
         """Send the message that has begun from its beginning: somebody new is to get it, too."""
         if self.rest:

@@ -55,7 +55,11 @@ class ReceiveWindow(Window):
             and received == self.high
             and received + count <= self.low + self.capacity
         ):
-            self._ring.put(first, payloads)
+            ring = self._ring
+            if count == 1:
+                ring.slots[first & ring.mask] = payloads[0]
+            else:
+                ring.put(first, payloads)
             self.received = self.high = received + count
             return count
         return self._add_anywhere(first, payloads)
@@ -129,11 +133,6 @@ class ReceiveWindow(Window):
             self.ahead_bytes -= sum(map(len, self._ring.get(self.received + 1, count)))
             self.received += count
             del ahead[:count]
-
-    def pass_next(self) -> None:
-        """The next message came and was taken in one step, out of an empty window."""
-        assert self.low == self.high < self.gate
-        self.low = self.delivered = self.received = self.high = self.high + 1
 
     def has_slot(self, first: int, last: int) -> bool:
         """Whether some of first..last could be accepted; if not, they are counted as dropped.

@@ -90,9 +90,6 @@ class Ring:
             self.put(first, [_EMPTY] * count)
         return taken
 
-    def clear(self, first: int, count: int) -> None:
-        self.put(first, [_EMPTY] * count)
-
     def check_only(self, received: dict[int, bytes], capacity: int) -> None:
         """Assert that these payloads by seqno are here and nothing else, in a ring as small as
         `capacity` allows."""
@@ -167,7 +164,7 @@ class Window:
 
     def _empty(self, low: int) -> None:
         """Everything ≤ `low` is gone."""
-        self._ring.clear(self.low + 1, low - self.low)
+        self._ring.put(self.low + 1, [_EMPTY] * (low - self.low))
         self.low = low
         if self.capacity > self.capacity_min:
             self._shrink()

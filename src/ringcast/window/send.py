@@ -51,7 +51,8 @@ class SendWindow(Window):
         if last > self.low + self.capacity_max or last > self.ceiling:
             payloads = payloads[: self.room]
         total = sum(map(len, payloads))
-        charge = self._charge(total)
+        is_least = total <= DATAGRAM_OVERHEAD <= self.datagram_bytes
+        charge = DATAGRAM_OVERHEAD if is_least else self._charge(total)
         if self.charged + charge > self.max_bytes:
             payloads = payloads[: self._affordable(payloads)]
             total = sum(map(len, payloads))
@@ -127,11 +128,12 @@ class SendWindow(Window):
 
     def take_ready(self, limit: int) -> list[bytes]:
         """Own messages for the own application, at most `limit`. Calling this is delivery."""
-        count = min(limit, self.ready)
+        last = min(self.high, self.gate, self.delivered + limit)
+        count = last - self.delivered
         if count <= 0:
             return []
         ready = self._ring.get(self.delivered + 1, count)
-        self.delivered += count
+        self.delivered = last
         return ready
 
     def read_run(self, seqnos: range) -> list[bytes]:

@@ -105,8 +105,8 @@ def _join(burst: Sequence[Buffer], first: int, frames: list[Frame]) -> int:
     return len(others)
 
 
-def _cut(burst: Sequence[Buffer], start: int, size: int, count: int) -> list[bytes]:
-    return list(chain.from_iterable(map(_payloads_of(start, size, count).unpack, burst)))
+def _cut(burst: Sequence[Buffer], start: int, size: int, count: int) -> Iterator[bytes]:
+    return chain.from_iterable(map(_payloads_of(start, size, count).unpack, burst))
 
 
 @lru_cache(_STRUCTS_MAX)

@@ -43,7 +43,7 @@ from ringcast.wire.packing import (
     Packing,
     encode_frame,
 )
-from ringcast.wire.runs import EQUAL, RUN, SIZE, decode_data, decode_run
+from ringcast.wire.runs import EQUAL, MORE, RUN, SIZE, decode_data, decode_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -161,6 +161,15 @@ class Codec:
         `tag`, a datagram that says something which counts in a view only begins with it.
         """
         header = self._header + _ADDRESSEE.pack(_ANYONE if to is None else to.incarnation)
+        lone = frames[0] if len(frames) == 1 else None
+        if isinstance(lone, Data) and lone.count == 1 and lone.made:
+            assert 1 <= lone.first <= SEQNO_MAX, lone.first
+            size = len(payload := lone.made[0])
+            length = DATA_HEAD.size - FRAME.size + SIZE.size + size
+            if FRAME.size + length <= self._room:
+                whose, flags = lone.whose, EQUAL | lone.more * MORE
+                head = DATA_HEAD.pack(DATA, length, whose, flags, lone.first, 1) + SIZE.pack(size)
+                return [b"".join((header, self._in_view, head, payload))]
         largest = DATAGRAM_BYTES_MAX - self._overhead
         packing = Packing(header, self._room, self._room_max, largest, self._in_view)
         runs: list[Data | UnicastData] = []  # each continues the one before
@@ -291,11 +300,11 @@ def _decode_frames(view: memoryview, offset: int, decoders: Decoders) -> list[Fr
             raise DecodeError(Reject.ADDRESSEE if kind in _DECODERS else Reject.FRAME_KIND)
         # A tag is the first, and nothing but a tag is beside what has a datagram to itself.
         is_second = len(frames) == 1 and isinstance(frames[0], InView)
-        if kind in _ALONE and (offset < size or (frames and not is_second)):
+        is_beside = kind in _ALONE and (offset < size or (frames and not is_second))
+        is_tag = kind == _IN_VIEW
+        if is_beside or (is_tag and frames):
             raise DecodeError(Reject.COUNT)
-        if frames and kind == _IN_VIEW:
-            raise DecodeError(Reject.COUNT)
-        frame = decode(view, start, offset)
+        frame = _decode_tag(bytes(view[start:offset])) if is_tag else decode(view, start, offset)
         if isinstance(frame, Messages):
             messages += frame.count
         elif isinstance(frame, _WITH_RANGES):
@@ -330,9 +339,10 @@ def run_in(datagram: Buffer) -> tuple[int, int, int] | None:
 
 
 def _decode_unicast_data(view: memoryview, start: int, stop: int) -> UnicastData:
-    first, count, cut, more = decode_run(view, start + CONN.struct.size, stop)
-    conn = CONN.make(*CONN.struct.unpack_from(view, start))
-    return UnicastData.uncut(conn, first, count, cut, more=more)
+    data = UnicastData.__new__(UnicastData)
+    decode_run(data, view, start + CONN.struct.size, stop)
+    data.whose = CONN.make(*CONN.struct.unpack_from(view, start))
+    return data
 
 
 @lru_cache(_TAGS_MAX)
@@ -345,7 +355,6 @@ def _decode_tag(body: bytes) -> Frame:
 _DECODERS_FOR_ANYONE: Final[Decoders] = {
     **{layout.kind: layout.decode for layout in FRAMES.values() if layout.to_anyone},
     DATA: decode_data,
-    _IN_VIEW: lambda view, start, stop: _decode_tag(bytes(view[start:stop])),
 }
 
 # A connection is between two incarnations. What is said about it to anyone could reach the process

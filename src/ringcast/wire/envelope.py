@@ -46,6 +46,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from ringcast.errors import DecodeError, Reject
 from ringcast.wire.codec import MAGIC, SEALED, VERSION
+from ringcast.wire.seal import SHORT_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
 
 SPACE_BYTES: Final = 1 << 17
 """Of what is sealed together, and of what is opened together: a burst is smaller."""
-SHORT_BYTES_MAX: Final = 4096
-"""Datagrams of no more than this are sealed faster without that space."""
 
 KEY_BYTES: Final = 32
 SALT_BYTES: Final = 16
@@ -122,7 +121,7 @@ class Key:
 class _Channel:
     """What comes under one salt."""
 
-    __slots__ = ("_seen", "aead", "epoch", "high", "identity", "spares", "used")
+    __slots__ = ("aead", "epoch", "high", "identity", "seen", "spares", "used")
 
     def __init__(self, identity: bytes, aead: AESGCM, epoch: int) -> None:
         self.identity = identity
@@ -134,20 +133,20 @@ class _Channel:
         """The highest counter."""
         self.used = 0
         """When something came last."""
-        self._seen = bytearray(SEEN_BITS >> 3)
+        self.seen = bytearray(SEEN_BITS >> 3)
 
     def has_seen(self, counter: int) -> bool:
         if not self.high - SEEN_BITS + 8 < counter <= self.high:
             return counter <= self.high  # it is so old that it is not known
-        return bool(self._seen[counter >> 3 & 0x1FFF] >> (counter & 7) & 1)
+        return bool(self.seen[counter >> 3 & 0x1FFF] >> (counter & 7) & 1)
 
     def see(self, counter: int) -> None:
         place, last = counter >> 3, self.high >> 3
         if place > last:  # eight counters share a byte: those that begin now have not been seen
             for at in range(max(last + 1, place - 0x1FFF), place + 1):
-                self._seen[at & 0x1FFF] = 0
+                self.seen[at & 0x1FFF] = 0
         self.high = max(self.high, counter)
-        self._seen[place & 0x1FFF] |= 1 << (counter & 7)
+        self.seen[place & 0x1FFF] |= 1 << (counter & 7)
 
 
 class Envelope:
@@ -180,9 +179,8 @@ class Envelope:
         known, self._channels, self._retired = {**self._retired, **self._channels}, {}, {}
         for whose, channel in known.items():
             (self._channels if whose[_ID] in self._keys else self._retired)[whose] = channel
-        for whose in sorted(self._retired, key=lambda whose: self._retired[whose].used)[
-            :-SALTS_MAX
-        ]:
+        by_use = sorted(self._retired, key=lambda whose: self._retired[whose].used)
+        for whose in by_use[:-SALTS_MAX]:
             del self._retired[whose]
         self._epoch = -1
 
@@ -198,7 +196,9 @@ class Envelope:
         self._epoch = -1
 
     def seal(self, datagram: bytes) -> bytes:
-        counter = self._count()
+        self._counter = counter = self._counter + 1
+        if counter >> EPOCH_BITS != self._epoch:
+            self._begin_epoch(counter)
         head = _HEAD.pack(self._whose, counter)
         return head + self._aead.encrypt(_NONCE.pack(counter), datagram, head)
 
@@ -207,7 +207,9 @@ class Envelope:
             return [*map(self.seal, burst)]
         space, sealed, at = self._sealed, [], 0
         for datagram in burst:
-            counter = self._count()
+            self._counter = counter = self._counter + 1
+            if counter >> EPOCH_BITS != self._epoch:
+                self._begin_epoch(counter)
             _HEAD.pack_into(space, at, self._whose, counter)
             body, stop = at + _HEAD.size, at + len(datagram) + self.overhead
             nonce, head = _NONCE.pack(counter), space[at:body]
@@ -216,14 +218,10 @@ class Envelope:
             at = stop
         return sealed
 
-    def _count(self) -> int:
-        """The number of the next datagram."""
-        self._counter = counter = self._counter + 1
-        if counter >> EPOCH_BITS != self._epoch:
-            self._epoch = counter >> EPOCH_BITS
-            self._aead = self._key.derive(self._group, self._salt, self._epoch)
-            self._whose = _MARK + self._key.id + self._salt
-        return counter
+    def _begin_epoch(self, counter: int) -> None:
+        self._epoch = counter >> EPOCH_BITS
+        self._aead = self._key.derive(self._group, self._salt, self._epoch)
+        self._whose = _MARK + self._key.id + self._salt
 
     def unseal(self, datagram: Buffer, now: int, at: int = 0) -> memoryview | DecodeError:
         size = len(datagram) - self.overhead
@@ -255,7 +253,11 @@ class Envelope:
         if epoch > channel.epoch:
             channel.aead, channel.epoch = aead, epoch
             channel.spares.clear()
-        channel.see(counter)
+        if counter == channel.high + 1 and counter & 7:  # the next, as most are
+            channel.high = counter
+            channel.seen[counter >> 3 & 0x1FFF] |= 1 << (counter & 7)
+        else:
+            channel.see(counter)
         channel.used = now
         return place
 

@@ -56,18 +56,8 @@ class Packing:
     """Datagrams being filled, one after the other. What does not fit closes the open one."""
 
     __slots__ = (
-        "_bytes",
-        "_frames",
-        "_frames_max",
-        "_header",
-        "_in_view",
-        "_largest",
-        "_messages",
-        "_packed",
-        "_parts",
-        "_ranges",
-        "_room",
-        "_room_max",
+        *("_bytes", "_frames", "_frames_max", "_header", "_in_view", "_largest"),
+        *("_messages", "_packed", "_parts", "_ranges", "_room", "_room_max"),
     )
 
     def __init__(

@@ -20,7 +20,7 @@ from ringcast.model import FIRST_CONN_ID, SEQNO_MAX, Conn, Stream
 from ringcast.wire.limits import MESSAGES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Self
 
 W = TypeVar("W", Stream, Conn)
@@ -50,43 +50,39 @@ class Messages(Generic[W]):
     nothing but its header.
     """
 
-    __slots__ = ("_cut", "_payloads", "count", "first", "more", "whose")
+    __slots__ = ("_cut", "count", "first", "made", "more", "whose")
 
     def __init__(self, whose: W, first: int, payloads: list[bytes], *, more: bool = False) -> None:
         self.whose: W = whose
         self.first = first
         self.count = len(payloads)
         self.more = more
-        self._payloads: list[bytes] | None = payloads
-        self._cut: Callable[[], list[bytes]] | None = None
+        self.made: list[bytes] | None = payloads
+        self._cut: Callable[[], Iterable[bytes]] | None = None
 
     @classmethod
     def uncut(
-        cls, whose: W, first: int, count: int, cut: Callable[[], list[bytes]], *, more: bool
+        cls, whose: W, first: int, count: int, cut: Callable[[], Iterable[bytes]], *, more: bool
     ) -> Self:
         """A received run whose payloads are still one piece of the datagram."""
         run = cls.__new__(cls)
-        run.whose = whose
-        run.first = first
-        run.count = count
-        run.more = more
-        run._payloads = None
-        run._cut = cut
+        run.whose, run.first, run.count, run.more = whose, first, count, more
+        run.made, run._cut = None, cut
         return run
 
     @property
     def payloads(self) -> list[bytes]:
-        if self._payloads is None:
+        if self.made is None:
             assert self._cut is not None
-            self._payloads = self._cut()
+            self.made = list(self._cut())
             self._cut = None  # it holds on to the datagram's buffer
-        return self._payloads
+        return self.made
 
     @property
     def last(self) -> int:
         return self.first + self.count - 1
 
-    def lengthened(self, count: int, cut: Callable[[], list[bytes]]) -> Self:
+    def lengthened(self, count: int, cut: Callable[[], Iterable[bytes]]) -> Self:
         """A received run that others continue, so many messages in all."""
         return self.uncut(self.whose, self.first, count, cut, more=self.more)
 
@@ -141,17 +137,17 @@ class UnicastData(Messages[Conn]):
 
 
 def decode_data(view: memoryview, start: int, stop: int) -> Data:
-    first, count, cut, more = decode_run(view, start + STREAM.size, stop)
+    data = Data.__new__(Data)
+    decode_run(data, view, start + STREAM.size, stop)
     stream = _STREAMS.get(view[start])
     if stream is None:
         raise DecodeError(Reject.STREAM)
-    return Data.uncut(stream, first, count, cut, more=more)
+    data.whose = stream
+    return data
 
 
-def decode_run(
-    view: memoryview, start: int, stop: int
-) -> tuple[int, int, Callable[[], list[bytes]], bool]:
-    """The first seqno, the count, what cuts the payloads, and whether more follows."""
+def decode_run(run: Messages[W], view: memoryview, start: int, stop: int) -> None:
+    """Fill in all but whose it is."""
     sizes = start + RUN.size
     if stop - sizes < SIZE.size:  # either form has at least one size
         raise DecodeError(Reject.FRAME_LENGTH)
@@ -162,13 +158,16 @@ def decode_run(
         raise DecodeError(Reject.COUNT)
     if not 1 <= first <= SEQNO_MAX + 1 - count:
         raise DecodeError(Reject.SEQNO)
-    cut: Callable[[], list[bytes]]
+    cut: Callable[[], Iterable[bytes]]
     if flags & EQUAL:
         blob = sizes + SIZE.size
         (size,) = SIZE.unpack_from(view, sizes)
         if stop - blob != size * count:
             raise DecodeError(Reject.LENGTHS)
-        cut = partial(_cut_equal, view, blob, size, count)
+        if count == 1:
+            cut = partial(map, bytes, (view[blob:stop],))
+        else:
+            cut = partial(_cut_equal, view, blob, size, count)
     else:
         blob = sizes + SIZE.size * count
         if blob > stop:
@@ -177,7 +176,8 @@ def decode_run(
         if stop - blob != sum(lengths):
             raise DecodeError(Reject.LENGTHS)
         cut = partial(_cut_mixed, view, blob, stop, lengths)
-    return first, count, cut, bool(flags & MORE)
+    run.first, run.count, run.more = first, count, bool(flags & MORE)
+    run.made, run._cut = None, cut
 
 
 def fill_datagrams(
@@ -207,15 +207,15 @@ def _decode_lengths(table: memoryview) -> array[int]:
     return lengths
 
 
-def _cut_equal(view: memoryview, start: int, size: int, count: int) -> list[bytes]:
+def _cut_equal(view: memoryview, start: int, size: int, count: int) -> Iterable[bytes]:
     if count <= _STRUCT_COUNT_MAX:
-        return list(_struct_of(size, count).unpack_from(view, start))
-    return list(map(BytesIO(view[start : start + size * count]).read, repeat(size, count)))
+        return _struct_of(size, count).unpack_from(view, start)
+    return map(BytesIO(view[start : start + size * count]).read, repeat(size, count))
 
 
-def _cut_mixed(view: memoryview, start: int, stop: int, lengths: array[int]) -> list[bytes]:
+def _cut_mixed(view: memoryview, start: int, stop: int, lengths: array[int]) -> Iterable[bytes]:
     # To read a file in memory is to slice by a table of lengths without running bytecode.
-    return list(map(BytesIO(view[start:stop]).read, lengths))
+    return map(BytesIO(view[start:stop]).read, lengths)
 
 
 @lru_cache(_STRUCTS_MAX)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ringcast.errors import DecodeError
 
@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ringcast.wire.codec import Buffer
+
+
+SHORT_BYTES_MAX: Final = 4096
+"""Datagrams of no more than this are sealed faster alone than as a burst."""
 
 
 class DatagramSeal(Protocol):
@@ -40,26 +44,21 @@ class Passage:
         """Who else is told of what does not open."""
         self._seal = seal
         self._reject = reject
-
-    def seal(self, datagram: bytes) -> bytes:
+        self.seal: Callable[[bytes], bytes] = bytes if seal is None else seal.seal
         """As it may leave."""
-        return datagram if self._seal is None else self._seal.seal(datagram)
-
-    def seal_burst(self, burst: Sequence[bytes]) -> Sequence[Buffer]:
+        self.seal_burst = list if seal is None else seal.seal_burst
         """The same, each for itself. They are gone with the next burst."""
-        return burst if self._seal is None else self._seal.seal_burst(burst)
 
     def open_bursts(
         self, bursts: Iterator[Sequence[Buffer]], now: int
     ) -> Iterator[Sequence[Buffer]]:
         """What system calls brought, each gone when the next is asked for. What does not open is
         counted and left out."""
-        return bursts if self._seal is None else self._open_bursts(self._seal, bursts, now)
-
-    def _open_bursts(
-        self, seal: DatagramSeal, bursts: Iterator[Sequence[Buffer]], now: int
-    ) -> Iterator[Sequence[Buffer]]:
+        seal = self._seal
         for burst in bursts:
+            if seal is None:
+                yield burst
+                continue
             opened, at = [], 0
             for datagram in burst:
                 found = seal.unseal(datagram, now, at)

@@ -107,13 +107,12 @@ class ViewStreams(ReliableMulticast):
                     self._note_progress(now, out)
                 case Data() if self._said_in == self._next_tag != 0 and self.fetch.asks(source):
                     self._keep(self.early, source, frame)
+                case Data() if self._said_in == self._tag and self.standing is Standing.OPEN:
+                    self._on_data(source, frame, now, out)  # who has a window is a peer
                 case _ if self._said_in != self._tag or not self._is_peer(source):
                     self.refused += 1
                 case Data():
-                    if self.standing is Standing.OPEN:
-                        self._on_data(source, frame, now, out)
-                    else:
-                        self._on_late(source, frame, now, out)
+                    self._on_late(source, frame, now, out)
                 case Nack():
                     self._on_nack(source, frame, out)
                 case Commit():
@@ -168,7 +167,7 @@ class ViewStreams(ReliableMulticast):
                 is_ready = unread or half.origin in self.ready
                 if not is_ready or (only_own and half.origin.sender != self.me):
                     continue
-                room = min(limit, self.reading.room(half) if unread else half.window.ready)
+                room = min(limit, self.reading.room(half)) if unread else limit
                 if room > 0:
                     self._turn += 1
                     limit -= self._take_from(half, room, now, events, out)
@@ -378,8 +377,8 @@ class ViewStreams(ReliableMulticast):
         else:
             payloads = box.take_ready(limit, now, out)
             is_current = True
-        if is_current:
-            self._note_ready(box)
+        if is_current and not box.window.ready:
+            self.ready.discard(box.origin)
         if payloads:
             assert self._reading_in is not None
             deliver(*box.origin, box.assembler, first, payloads, self._reading_in.id, events)
