@@ -42,8 +42,7 @@ REPEATS = 5
 PAYLOAD_BYTES = 100
 MIXED_BYTES = (20, 180, 60, 140, 100, 99, 101)  # 100 on average
 DATAGRAM_BYTES = 60_000
-MEMBER = Member(Address("127.0.0.1", 7800), 1, "bench")
-READER = MEMBER._replace(address=Address("127.0.0.1", 7801))
+MEMBER, READER = (Member(Address("127.0.0.1", port), 1, "bench") for port in (7800, 7801))
 
 
 def best_ns(
