@@ -13,11 +13,11 @@ ROOT = Path(__file__).parent.parent.parent
 
 MOST = {
     "a message": 120,
-    "a request and its reply": 80,
+    "a request and its reply": 84,  # 77, or 83 where round trips are so long that no resend is due
     "a sent datagram": 5,
     "a received datagram": 36,
 }
-"""Calls of functions written in Python. A timer more or less falls into the median round."""
+"""Calls of functions written in Python, a few more than on a quiet machine."""
 
 LINES_MAX = 60
 """Of each function on the way of a message."""

@@ -164,9 +164,10 @@ class Tail:
         elif is_all and self._is_retransmitted:
             self._start = min(2 * self._start, self._tau)
 
-    def start_over(self) -> None:
-        """HA or HS has changed."""
+    def start_over(self) -> bool:
+        """HA or HS has changed. Whether a resend is to come."""
         self.pause = self._start
+        return self.pause < self._tau
 
     def double(self) -> None:
         """A resend has gone out and nothing has changed since."""

@@ -319,14 +319,13 @@ class UnicastSender(Side):
 
     def _arm_tail(self, now: int) -> None:
         """HA or HS has changed."""
-        tail = self._tail
-        tail.start_over()
-        self._is_tail_off = self.is_acked or not tail.is_due
-        if self._is_tail_off:
+        window, is_due = self.window, self._tail.start_over()
+        self._is_tail_off = window.low == window.high or not is_due
+        if not self._is_tail_off:
+            self._tail_high = window.high
+            self._timers.arm(Timer.TAIL, now + self._tail.pause)
+        elif Timer.TAIL in self._timers.by_key:
             self._timers.disarm(Timer.TAIL)
-        else:
-            self._tail_high = self.window.high
-            self._timers.arm(Timer.TAIL, now + tail.pause)
 
     def _on_tail(self, now: int, out: Effects) -> None:
         high = self.window.high
