@@ -327,7 +327,7 @@ def test_marks_of_fragments_stay_within_the_window() -> None:
         r.data(first, 2, more=True)
     assert r.box.assembler.is_idle  # neither what is gone nor what has no slot is marked
     r.data(5, 3, more=True)
-    assert r.box.assembler._continued == {5, 6}
+    assert r.box.assembler.continued == {5, 6}
 
 
 def test_stats_and_explain_tell_of_gaps_and_of_the_application() -> None:
