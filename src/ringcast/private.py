@@ -44,7 +44,8 @@ def make_private(directory: Path, mode: int | None = None) -> None:
     if directory.is_dir():
         return
     mode = file_mode() if mode is None else mode
-    make_private(directory.parent, mode)
+    if not directory.parent.exists():
+        make_private(directory.parent, mode)
     allowed = directory_mode(mode)
     directory.mkdir(allowed, exist_ok=True)
     if allowed & ~directory.stat().st_mode:
