@@ -18,6 +18,28 @@ from ringcast.cli.words import is_told, json_file_option, note, print_table
 Rows: TypeAlias = Sequence[Row]
 
 
+def option(names: str, help: str, default: Any = None, **more: Any) -> click.Option:
+    """One whose help shows the default, if there is one."""
+    if default is not None:
+        more |= {"default": default, "show_default": True}
+    return click.Option(names.split(), help=help, **more)
+
+
+def word(names: str, help: str, words: Sequence[str]) -> click.Option:
+    """One of these; the first by default."""
+    return option(names, help, words[0], type=click.Choice(words))
+
+
+def several(names: str, help: str, kind: Any, **more: Any) -> click.Option:
+    """One that may be repeated. Its help names the default."""
+    return click.Option(names.split(), help=help, type=kind, multiple=True, **more)
+
+
+def without(*columns: str) -> Callable[[Rows], Rows]:
+    """All columns but those for machines."""
+    return lambda rows: [{key: row[key] for key in row if key not in columns} for row in rows]
+
+
 class Benchmark(NamedTuple):
     """What a command does not say is as usual."""
 

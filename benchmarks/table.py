@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks import aims
-from benchmarks.command import benchmark
+from benchmarks.command import benchmark, option, several, without, word
 from benchmarks.peers.compare import PEERS
 from benchmarks.peers.compare import SHAPES as PEER_SHAPES
 from benchmarks.workload import RATIOS, TRANSPORTS, Size
 from ringcast.sim.options import PROTOCOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from benchmarks.command import Rows
 
 
@@ -36,28 +34,6 @@ class SizeType(click.ParamType[Any]):
         if not (number.isascii() and number.isdigit()) or rest not in ("", "mixed"):
             self.fail(f"{value!r} is not a size: write 1000, or 100-mixed", param, ctx)
         return Size(int(number), rest == "mixed")
-
-
-def option(names: str, help: str, default: Any = None, **more: Any) -> click.Option:
-    """One whose help shows the default, if there is one."""
-    if default is not None:
-        more |= {"default": default, "show_default": True}
-    return click.Option(names.split(), help=help, **more)
-
-
-def word(names: str, help: str, words: Sequence[str]) -> click.Option:
-    """One of these; the first by default."""
-    return option(names, help, words[0], type=click.Choice(words))
-
-
-def several(names: str, help: str, kind: Any, **more: Any) -> click.Option:
-    """One that may be repeated. Its help names the default."""
-    return click.Option(names.split(), help=help, type=kind, multiple=True, **more)
-
-
-def without(*columns: str) -> Callable[[Rows], Rows]:
-    """All columns but those for machines."""
-    return lambda rows: [{key: row[key] for key in row if key not in columns} for row in rows]
 
 
 def _cells(rows: Rows) -> Rows:
@@ -142,6 +118,16 @@ BENCHMARKS = {
         Example: ringcast bench ring --adders 4""",
         option("--elements", "How many to pass through.", 200_000, type=click.IntRange(1)),
         option("--adders", "Threads that add.", 8, type=click.IntRange(1, 256)),
+    ),
+    "steps": benchmark(
+        "steps",
+        """Calls of functions: of a message, a request, a datagram, and of idle members.
+
+        From `send` to the `async for` of another member, on loopback; the first quartile of 200.
+        `python_calls` are of functions written in Python, the longest of which has so many lines.
+
+        Example: ringcast bench steps --functions""",
+        option("--functions", "Every function, most called first.", is_flag=True),
     ),
     "multicast": benchmark(
         "multicast",

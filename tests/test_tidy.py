@@ -207,7 +207,7 @@ def test_files_are_short(path: str) -> None:
 
 CEILINGS = {
     "aio": 7856,  # file_mode
-    "benchmarks": 4950,  # idle members, hosts that vanish, peers beside ours
+    "benchmarks": 5129,  # idle members, hosts that vanish, peers; calls, which lay in tools
     "cli": 3974,  # files that are made are private
     "core": 659,  # a timer asks no window that waits for nothing
     "explore": 3909,

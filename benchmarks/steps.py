@@ -1,42 +1,34 @@
-"""How many calls one message takes, from `send` to the reader of another member, and one request
-with its reply; and of a message, what its datagram takes to leave, and to come in.
+"""ringcast bench steps: what a member does, in calls of functions.
 
-Two members run in this process on loopback; the sender only sends. The interpreter tells every
+Two members run in this process on loopback; one of them only sends. The interpreter tells every
 call (`sys.setprofile`); functions written in Python and calls into C are counted apart. Background
 work (heartbeats, delayed acks, and what an ack changes for the next round) falls into many rounds
-where the machine is busy, so the first quartile counts. Compare figures of the same interpreter
-only.
-
-    python tools/calls.py            a table
-    python tools/calls.py --json     the same as JSON
-    python tools/calls.py --list     with every function of a typical one, most called first
+where the machine is busy, so the first quartile counts. Compare figures of one interpreter only.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
-import platform
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
 
 import ringcast
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from types import CodeType
 
+    from benchmarks.workload import Row
     from ringcast.aio.group import Group
 
 C = TypeVar("C", bound="Calls")
 
 ROUNDS = 200
+IDLE_ROUNDS = 4
 GROUP = f"calls-{os.getpid()}"
 SOURCE = str(Path(ringcast.__file__).parent)
 
@@ -102,10 +94,12 @@ class Parts(Calls):
                     self.parts[what].append(found)
 
 
-async def rounds_of(act: Callable[[], Awaitable[None]], kind: type[C]) -> list[C]:
+async def rounds_of(
+    act: Callable[[], Awaitable[None]], kind: type[C], rounds: int = ROUNDS
+) -> list[C]:
     """Many rounds, each counted alone."""
     found = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         calls = kind()
         sys.setprofile(calls.note)
         try:
@@ -122,7 +116,22 @@ def typical(found: list[Calls]) -> Calls:
     return sorted(found, key=lambda calls: calls.python.total())[len(found) // 4]
 
 
-async def measure() -> dict[str, Calls]:
+def bench_steps(*, functions: bool) -> Iterator[Row]:
+    for what, calls in asyncio.run(_measure()).items():
+        if functions:
+            for name, count in calls.python.most_common():
+                yield {"what": what, "function": name, "calls": count}
+        else:
+            yield {
+                "what": what,
+                "python_calls": calls.python.total(),
+                "files": calls.files,
+                "calls_into_c": calls.c,
+                "longest_function": max(calls.lines.values(), default=0),
+            }
+
+
+async def _measure() -> dict[str, Calls]:
     async with (
         ringcast.join(GROUP, name="a", receive=False) as a,
         ringcast.join(GROUP, name="b") as b,
@@ -133,8 +142,8 @@ async def measure() -> dict[str, Calls]:
         messages = b.__aiter__()
         to_b = next(member for member in a.view if member.name == "b")
 
-        async def message() -> None:
-            await a.send(b"x" * 100)
+        async def message(size: int = 100) -> None:
+            await a.send(b"x" * size)
             await messages.__anext__()
 
         async def request() -> None:
@@ -144,47 +153,18 @@ async def measure() -> dict[str, Calls]:
         await request()
         found = {
             "a message": typical(await rounds_of(message, Calls)),
+            "a message of 1000 B": typical(await rounds_of(partial(message, 1000), Calls)),
             "a request and its reply": typical(await rounds_of(request, Calls)),
         }
         messages_sent = await rounds_of(message, Parts)
         for what in PARTS:
             found[what] = typical([calls for each in messages_sent for calls in each.parts[what]])
         replying.cancel()
+        idle = await rounds_of(partial(asyncio.sleep, 1), Calls, IDLE_ROUNDS)
+        found["two idle members, a second"] = typical(idle)
     return found
 
 
 async def _reply(group: Group) -> None:
     async for request in group.requests():
         request.reply(b"y" * 100)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--list", action="store_true", help="with every function")
-    arguments = parser.parse_args()
-    found = asyncio.run(measure())
-    rows = {
-        what: {
-            "python": calls.python.total(),
-            "c": calls.c,
-            "files": calls.files,
-            "lines": calls.lines,
-        }
-        for what, calls in found.items()
-    }
-    if arguments.json:
-        click.echo(json.dumps({"interpreter": platform.python_version(), **rows}, indent=1))
-        return
-    click.echo(f"Python {platform.python_version()}, first quartile of {ROUNDS} rounds")
-    for what, row in rows.items():
-        click.echo(f"{what:26}{row['python']:5} calls in {row['files']} files, {row['c']} into C")
-    if arguments.list:
-        for what, calls in found.items():
-            click.echo(f"\n{what}")
-            for name, count in calls.python.most_common():
-                click.echo(f"{count:6} {name}")
-
-
-if __name__ == "__main__":
-    main()
