@@ -17,6 +17,7 @@ from ringcast.protocols.early import STRANGER_BYTES_MAX, STRANGERS_MAX
 from ringcast.protocols.views.discovery import STRANGER_NS
 from ringcast.sim.crowd import Crowd
 from ringcast.sim.plain import FixedDelay, PlainMember, begin, plain_world
+from ringcast.window.assembler import PART_BYTES_MIN
 from ringcast.wire import changes as wire
 from ringcast.wire.changes import cut_into_pieces, tag_of
 from ringcast.wire.codec import Codec
@@ -322,7 +323,7 @@ def test_of_frames_in_pieces_of_strangers_64_kb_are_kept_for_two_seconds() -> No
     group.run(2_100)
     later = Member(Address("10.2.0.2", 1), 1, "")
     group.inject("B", *say(later, 1), source=later)
-    assert pieces.size == 15_000
+    assert pieces.size == 15_000 + PART_BYTES_MIN
 
 
 @pytest.mark.parametrize("leap", [1 << 33, FAR])

@@ -9,7 +9,9 @@ from random import Random
 import pytest
 
 from ringcast.model import Address, Member, ViewId
+from ringcast.protocols.early import STRANGER_BYTES_MAX
 from ringcast.protocols.views.pieces import BYTES_MAX, FRAMES_MAX, Pieces
+from ringcast.window.assembler import PART_BYTES_MIN
 from ringcast.wire import changes as wire
 from ringcast.wire.changes import cut_into_pieces
 from ringcast.wire.layout import FRAMES
@@ -71,7 +73,26 @@ def test_what_is_kept_is_bounded() -> None:
     pieces = Pieces()
     for index in range(2 * CHANGE_BYTES_MAX // 60_000):
         pieces.add(A, wire.Piece(65, 1, index, 1000, bytes(60_000)))
-        assert pieces.size <= CHANGE_BYTES_MAX
+        assert pieces.size <= CHANGE_BYTES_MAX + 1000 * PART_BYTES_MIN
+
+
+def test_the_largest_frame_may_come_in_the_smallest_pieces() -> None:
+    pieces, body = Pieces(), bytes(CHANGE_BYTES_MAX)
+    small = cut_into_pieces(65, body, 400)
+    assert [pieces.add(A, piece) for piece in small[:-1]] == [None] * (len(small) - 1)
+    assert pieces.size > CHANGE_BYTES_MAX
+
+
+def test_small_pieces_of_strangers_fill_their_room_and_push_out_nobody() -> None:
+    pieces = Pieces(is_known=lambda member: member == A)
+    first, *others = pieces_of(PROPOSAL)
+    pieces.add(A, first)
+    for number in range(4 * FRAMES_MAX):
+        pieces.add(B, wire.Piece(65, number // 4, number % 4, 5, b"x"))
+        pieces.add(C, wire.Piece(65, number // 4, number % 4, 5, b"x"))
+    assert pieces.size <= 2 * STRANGER_BYTES_MAX + len(first.content) + PART_BYTES_MIN
+    assert pieces.refused > 0
+    assert [pieces.add(A, piece) for piece in others] == [None, PROPOSAL]
 
 
 def test_a_member_answers_a_proposal_that_came_in_pieces() -> None:
