@@ -41,6 +41,8 @@ MEMORY_KB = 24_000
 RECORDED_MAX = 20_000
 ENOUGH = 200
 """Datagrams recorded before something happens."""
+HEAD_BYTES = 200
+"""Where datagrams are changed: behind that there is nothing but messages."""
 SEAL = (
     *(Reject.TOO_SHORT, Reject.NOT_OURS, Reject.UNSEALED, Reject.KEY),
     *(Reject.SALTS, Reject.REPLAY, Reject.SEAL, Reject.LEAP, Reject.OURS),
@@ -96,7 +98,7 @@ class Attacker:
         self._sock.close()
 
     def attack(self, count: int) -> None:
-        """A third replayed, a third sealed again, the rest forged, cut or changed."""
+        """More than a third replayed, as many sealed again, the rest forged, cut or changed."""
         makers = {
             "replayed": self._replay,
             "resealed": self._reseal,
@@ -104,7 +106,7 @@ class Attacker:
             "truncated": self._truncate,
             "forged": self._forge,
         }
-        kinds = ["replayed"] * 3 + ["resealed"] * 3 + ["mutated", "truncated", "forged"]
+        kinds = ["replayed"] * 4 + ["resealed"] * 4 + ["mutated", "truncated", "forged"]
         began = time.monotonic()
         for number in range(count):
             if not number % 500:
@@ -140,22 +142,31 @@ class Attacker:
         return dest, self._dice.choice([self._open(datagram), self._dice.randbytes(200)])
 
     def _reseal(self) -> tuple[str, bytes]:
-        """One field of a genuine datagram is changed: some bytes of what it says, and who has sent
-        it; or it poses as the member that did, also to that member."""
+        """A genuine datagram, cut short or one field of it changed: what it says, or who has sent
+        it. Under a salt of the attacker's own for each identity that it takes; it poses as the
+        member that did, too, also to that member."""
         is_posing = self._dice.random() < 0.4
         dest, datagram = self._genuine(mirrored=0.5 * is_posing)
         opened = self._open(datagram)
-        start = 5 + opened[4]
-        identity, rest = opened[:start] if is_posing else self._stranger, bytearray(opened[start:])
-        if len(rest) > 12:
-            at = self._dice.randrange(8, len(rest))
-            size = min(self._dice.choice((1, 2, 4, 8)), len(rest) - at)
-            value = self._dice.choice((0, 1, 2**40, 2**61, self._dice.getrandbits(64)))
-            rest[at : at + size] = (value % 2 ** (8 * size)).to_bytes(size, "little")
+        identity = opened[: 5 + opened[4]] if is_posing else self._stranger
+        genuine = identity + opened[5 + opened[4] :]
+        said = self._change(genuine)
+        while said == genuine:
+            said = self._change(genuine)
         if identity not in self._sealers:
             salt = self._dice.randbytes(16)
             self._sealers[identity] = Envelope(self._group, self._keys[:1], salt)
-        return dest, self._sealers[identity].seal(identity + bytes(rest))
+        return dest, self._sealers[identity].seal(said)
+
+    def _change(self, genuine: bytes) -> bytes:
+        at, said = self._dice.randrange(min(len(genuine), HEAD_BYTES)), bytearray(genuine)
+        if self._dice.random() < 0.1:
+            return genuine[: 1 + at]
+        value = self._dice.choice((0, 1, 2**40, 2**61, self._dice.getrandbits(64)))
+        sizes = [size for size in (1, 2, 4, 8) if value < 2 ** (8 * size)]
+        size = min(self._dice.choice(sizes), len(said) - at)
+        said[at : at + size] = (value % 2 ** (8 * size)).to_bytes(size, "little")
+        return bytes(said)
 
     def _open(self, datagram: bytes) -> bytes:
         """Whatever was recorded, as often as it likes."""

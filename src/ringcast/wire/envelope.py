@@ -24,7 +24,8 @@ for all who receive it.
     since the last datagram, and once more
     a counter that was seen, or is 65 000 behind        refused: it is a copy
     a tag that is not right                             refused
-    another sender than the salt is pinned to           refused
+    another sender than the salt is pinned to, with     refused
+    any of our keys; one that is cut short
     a sender that is pinned to another salt             refused: an incarnation has one
 Of the salts that open, those of the view are kept, and the 1024 others used last. So are those of a
 key that was removed: should it come back, copies are still known.
@@ -181,7 +182,7 @@ class Envelope:
             (self._channels if whose[_ID] in self._keys else self._retired)[whose] = channel
         by_use = sorted(self._retired, key=lambda whose: self._retired[whose].used)
         for whose in by_use[:-SALTS_MAX]:
-            del self._retired[whose]
+            self._unpin(whose, self._retired.pop(whose))
         self._epoch = -1
 
     def keep(self, members: Container[bytes], count: int) -> None:
@@ -246,8 +247,9 @@ class Envelope:
         except InvalidTag:
             return _SEAL
         if channel is None:
-            identity = bytes(place[: _IDENTITY_AT + 1 + place[_IDENTITY_AT]])
-            channel = self._pin(whose, _Channel(identity, aead, epoch))
+            start = _IDENTITY_AT + 1 + place[_IDENTITY_AT]
+            if start <= size:
+                channel = self._pin(whose, _Channel(bytes(place[:start]), aead, epoch))
         if channel is None or place[: len(channel.identity)] != channel.identity:
             return _POSES
         if epoch > channel.epoch:
@@ -287,8 +289,12 @@ class Envelope:
         return [channel for channel in found if channel is not None]
 
     def _pin(self, whose: bytes, channel: _Channel) -> _Channel | None:
-        """A salt that opens is its sender's from now on; None: that one has another."""
-        if self._salts.setdefault(channel.identity, whose[_SALT]) != whose[_SALT]:
+        """A salt that opens is its sender's from now on; None: it is another's, or that one has
+        another."""
+        identity, salt = channel.identity, whose[_SALT]
+        if any(other.identity != identity for other in self._under(salt)):
+            return None
+        if self._salts.setdefault(identity, salt) != salt:
             return None
         if len(self._channels) >= self._room:
             others = [
@@ -296,9 +302,13 @@ class Envelope:
             ]
             oldest, gone = min(others, key=lambda each: each[1].used)
             del self._channels[oldest]
-            if not self._under(oldest[_SALT]):
-                self._salts.pop(gone.identity, None)
+            self._unpin(oldest, gone)
         return self._channels.setdefault(whose, channel)
+
+    def _unpin(self, whose: bytes, gone: _Channel) -> None:
+        """This channel is forgotten, and its sender's salt with the last one of it."""
+        if not self._under(whose[_SALT]):
+            self._salts.pop(gone.identity, None)
 
     def _may_derive(self, now: int) -> bool:
         if now >= self._since + DERIVING_NS or now < self._since:

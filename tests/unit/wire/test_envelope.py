@@ -141,6 +141,26 @@ def test_a_member_has_one_salt() -> None:
     assert receiver.unseal(member.seal(datagram("a", 4)), 3) == datagram("a", 4)
 
 
+def test_a_salt_is_of_one_member_whatever_key_it_is_used_with() -> None:
+    """Otherwise the member that changes its key later would be the one that poses."""
+    member, poser, receiver = envelope(1, [ONE, OTHER]), envelope(1, [OTHER]), envelope(2)
+    receiver.use_keys([ONE, OTHER])
+    let_in(receiver, member.seal(datagram("a")), 0)
+    assert refusal(receiver, poser.seal(datagram("x"))) is Reject.POSES
+    for each in (member, receiver):
+        each.use_keys([OTHER, ONE])
+    assert receiver.unseal(member.seal(datagram("a", 2)), 0) == datagram("a", 2)
+
+
+def test_who_names_nobody_pins_no_salt() -> None:
+    """A beginning that fits everybody of so long a name would pass for any of them."""
+    receiver, poser, said = envelope(2), envelope(3), datagram("a")
+    for cut in range(5, 5 + said[4]):
+        assert refusal(receiver, poser.seal(said[:cut]), cut * SECOND) is Reject.POSES
+    let_in(receiver, envelope(1).seal(said), 0)
+    assert refusal(receiver, poser.seal(said)) is Reject.POSES
+
+
 def test_keys_are_exchanged_without_a_loss() -> None:
     """Add the new one everywhere, seal with it, remove the old one."""
     one, two = envelope(1), envelope(2)
@@ -334,8 +354,9 @@ def test_of_keys_that_were_removed_no_more_is_kept() -> None:
     for number in range(2 * SALTS_MAX):
         key = Key(number.to_bytes(32, "big"))
         receiver.use_keys([key])
-        let_in(receiver, envelope(1, [key]).seal(datagram()), number * SECOND)
+        let_in(receiver, envelope(1 + number, [key]).seal(datagram(str(number))), number * SECOND)
     assert len(receiver._retired) <= SALTS_MAX
+    assert len(receiver._salts) <= SALTS_MAX + 1
 
 
 def test_a_key_stands_in_no_text() -> None:
