@@ -217,6 +217,7 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
         (Proposals, "lose_patience", has_patience_for_ever),
         (GroupViews, "advance", sees_to_nothing_while_frozen),
     ],
+    "views/endless_joins.txt": [(Meeting, "spare", silent)],
     "views/large_joins.txt": [(Fragmenter, "start_over", silent)],
     "views/large_leave.txt": [(MulticastSender, "begin", starts_over_in_every_view)],
     "views/large_sender_dies.txt": [(FailureDetector, "transport_hint", silent)],

@@ -48,6 +48,14 @@ class TooSlow:
 
 
 @dataclass(frozen=True, slots=True)
+class StartsOver:
+    """A large message of this member starts over again and again, because members come in; or the
+    whole of it is on its way at last."""
+
+    is_through: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Unreachable:
     """A member of the view acknowledges nothing, not even when asked, for so long (ns)."""
 
@@ -102,6 +110,7 @@ class Flushed:
 Signal: TypeAlias = (
     Suspected
     | TooSlow
+    | StartsOver
     | Unreachable
     | NonMember
     | MemberAhead

@@ -103,7 +103,7 @@ LEFT_OUT: dict[type, LeftOut] = {
     Gap: LeftOut(instants="since asked is_doubtful"),
     Request: LeftOut(instants="asked_at"),
     ReceiveWindow: LeftOut(counters="duplicates dropped_low dropped_high dropped_bytes"),
-    Fragmenter: LeftOut("largest"),
+    Fragmenter: LeftOut("largest", "starts"),  # nothing explored starts over three times
     UnicastReceiving: LeftOut(
         "me receive_buffer _datagram_bytes _is_system _first_epoch _max_message_bytes _tau",
         "stale refused _datagram",

@@ -27,7 +27,8 @@ From Freeze to Begin no seqno is given, and nothing counts that comes: the cut a
 At Begin everybody who came along from the last view holds all that was sent in it: that is an ack
     of each of them, and on a uniform stream it commits. A new member begins behind it. A large
     message that is under way when somebody new comes starts over: it belongs to the view of its
-    last fragment, and a new member needs all of it.
+    last fragment, and a new member needs all of it. From the third time on StartsOver tells that,
+    and then that it is through: nobody is let in meanwhile, for a while.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from enum import auto
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ringcast.core.effects import TooSlow, Unreachable
+from ringcast.core.effects import StartsOver, TooSlow, Unreachable
 from ringcast.core.shared import Named
 from ringcast.model import SEQNO_MAX, Origin, Purge, Stream
 from ringcast.protocols.stream import SendStream, seconds
@@ -275,6 +276,8 @@ class MulticastSender:
                 del table[member]
         if len(staying) < len(view):
             self.fragments.start_over()
+            if self.fragments.starts_often:
+                out.signal(StartsOver())
         self._limit_bytes()
         if self.is_gated:
             window.gate = max(window.gate, window.high)
@@ -332,7 +335,8 @@ class MulticastSender:
         if self.stream.is_blocked:
             what = f"send on {name} {self.stream.explain_block(now)}, limited by"
         else:
-            what = f"{window.high - taken} messages sent on {name} are not yet taken by"
+            started = self.fragments.explain()
+            what = f"{window.high - taken} messages sent on {name}{started} are not yet taken by"
         if not self.acks.slowest():
             return [f"{what} somebody: the next stability round will tell"]
         return [

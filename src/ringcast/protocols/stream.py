@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from enum import auto
 from typing import TYPE_CHECKING, TypeAlias
 
+from ringcast.core.effects import StartsOver
 from ringcast.core.shared import Named
 from ringcast.events import Confirmed, Delivered, FragmentsDelivered, Writable
 from ringcast.model import SEQNO_MAX, Run
@@ -181,9 +182,12 @@ class SendStream:
         Whether there was such a rest."""
         has_rest = bool(self.fragments.rest)
         if has_rest:
+            starts_often = self.fragments.starts_often
             self.send_out(self.fragments.admit_rest(), out)
             if not self.fragments.rest:
                 self.receipts.close(self.window.high)
+                if starts_often:
+                    out.signal(StartsOver(is_through=True))
         if self.is_blocked and not self.fragments.rest and not self.window.is_full:
             self.release(out)
         return has_rest

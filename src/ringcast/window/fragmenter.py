@@ -29,6 +29,9 @@ def check_payloads(payloads: Sequence[bytes], max_bytes: int) -> None:
         raise UsageError(f"a message of {largest} bytes: max_message_bytes is {max_bytes}")
 
 
+STARTS_MAX = 3
+
+
 class Piece(NamedTuple):
     """Payloads that have seqnos from `first` on. `more`: each is continued by the next seqno."""
 
@@ -40,7 +43,7 @@ class Piece(NamedTuple):
 class Fragmenter:
     """Fills one send window, and knows which of its seqnos are continued by the next."""
 
-    __slots__ = ("_continued", "_whole", "is_middle", "largest", "rest", "window")
+    __slots__ = ("_continued", "_whole", "is_middle", "largest", "rest", "starts", "window")
 
     def __init__(self, window: SendWindow, fragment_bytes: int) -> None:
         self.window = window
@@ -50,8 +53,15 @@ class Fragmenter:
         """The last message that left the window was a fragment, and the next continues it."""
         self.largest = fragment_bytes
         """Bytes of a message that is not cut."""
+        self.starts = 0
+        """How often it has started over."""
         self._continued: set[int] = set()  # seqnos in the window whose message goes on
         self._whole = b""  # the message that `rest` is the rest of
+
+    @property
+    def starts_often(self) -> bool:
+        """It needs a time in which nobody comes in."""
+        return self.starts >= STARTS_MAX
 
     @property
     def rest_bytes(self) -> int:
@@ -77,6 +87,7 @@ class Fragmenter:
         """Send the message that has begun from its beginning: somebody new is to get it, too."""
         if self.rest:
             self.rest = deque(_cut(self._whole, self.largest))
+            self.starts += 1
 
     def admit_rest(self) -> list[Piece]:
         """Fragments for which there is room now."""
@@ -90,7 +101,7 @@ class Fragmenter:
         if is_all and parts:
             pieces.append(Piece(first + len(go_on), parts[-1:], False))
         if is_all:
-            self._whole = b""
+            self._whole, self.starts = b"", 0
         return pieces
 
     def pieces(self, seqnos: range) -> list[Piece]:
@@ -116,6 +127,10 @@ class Fragmenter:
             self.is_middle = self.window.low in self._continued
             if self._continued:
                 self._continued.difference_update(range(low + 1, self.window.low + 1))
+
+    def explain(self) -> str:
+        times = f"{self.starts} time{'s' * (self.starts > 1)}"
+        return f" (a large one has started over {times}, for new members)" * bool(self.starts)
 
     def check_invariants(self) -> None:
         assert all(self.window.low < seqno <= self.window.high for seqno in self._continued)

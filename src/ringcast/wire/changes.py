@@ -312,7 +312,11 @@ class Complain:
     is_slow: Annotated[bool, Flag(1)] = False
     """It lives, but holds me up for too long."""
     wants_state: Annotated[bool, Flag(2)] = False
-    """It does not give me the state: let another do it. Neither: I do not hear it."""
+    """It does not give me the state: let another do it."""
+    starts_over: Annotated[bool, Flag(4)] = False
+    """A large message of it, that is of mine, starts over whenever somebody comes in."""
+    is_through: Annotated[bool, Flag(8)] = False
+    """It has got through. None of these: I do not hear that member."""
 
 
 LONG: Final = frozenset(layout.kind for layout in FRAMES.values() if layout.is_long)

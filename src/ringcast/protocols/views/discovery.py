@@ -109,6 +109,9 @@ PAUSE_MAX_NS = 9_000_000_000
 """How long no change is made that nobody needs: so much, and so many times as long as senders were
 held up; but if that took longer than any change does, it was this member that slept."""
 
+SPARE_NS = 30_000_000_000
+"""For how long nobody comes in, at most, while a large message starts over again and again."""
+
 YIELD_NS = 500_000_000
 """How long whoever has told a better part of itself leaves it to that one to make one view."""
 
@@ -155,6 +158,7 @@ class Meeting:
         self.answered_at = -FRESH_NS
         """When somebody gave this member a cookie: it hears this one, and has not said yet in which
         view it is."""
+        self._spared: dict[Member, int] = {}  # until when nobody comes in for the sake of each
         self._are_looking = False  # all who come into the view that this member makes
         self._pause_until = 0
         self._has_failed = False  # parts were asked and did not come in
@@ -201,9 +205,17 @@ class Meeting:
         self.parts = {
             who: met for who, met in self.parts.items() if not set(view).intersection(met.view)
         }
+        self._spared = {who: until for who, until in self._spared.items() if who in view}
         if is_merge and not self._are_looking:
             self.losses.merge()
         self._are_looking = False
+
+    def spare(self, member: Member, now: int, *, is_through: bool) -> None:
+        """A large message of this member starts over whenever somebody comes in, or is through."""
+        if is_through:
+            self._spared.pop(member, None)
+        else:
+            self._spared[member] = now + SPARE_NS
 
     def give_way(self, now: int) -> None:
         """A better part knows of mine."""
@@ -223,7 +235,8 @@ class Meeting:
     def not_before(self, now: int) -> int:
         """When somebody may come in again; `now` or earlier: they may."""
         is_any_looking = any(met.is_looking for met in self.fresh(now).values())
-        return max(self._pause_until, now + (0 if is_any_looking else self.losses.waits(now)))
+        waits = 0 if is_any_looking else self.losses.waits(now)
+        return max(self._pause_until, now + waits, *self._spared.values())
 
     def explain(self, now: int) -> list[str]:
         wait, parts = self.not_before(now) - now, self.fresh(now)

@@ -28,6 +28,7 @@ from ringcast.core.effects import (
     Left,
     MemberAhead,
     NonMember,
+    StartsOver,
     Suspected,
     TooSlow,
     Trusted,
@@ -196,6 +197,8 @@ class GroupViews(Layer):
                 self.requests.ahead((member,), counter, now, out)
             case NonMember(member) if self.change.is_known(member):
                 out.datagram(member, self.greetings.hello(member.address, now))
+            case StartsOver(is_through):
+                self.requests.starts_over(now, out, is_through=is_through)
             case TooSlow(member):
                 self.requests.too_slow(member, now, out)
             case Unreachable(member, silence) if silence >= self.config.suspect_after_s * 1e9:

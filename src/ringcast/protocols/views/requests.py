@@ -4,6 +4,9 @@ To leave; to see to who is silent, or in another view by now; to leave out who h
 somebody else give it the state. Whoever wants something asks again after 40 ms, doubled up to half
 a second, until a view has settled it. Who coordinates asks nobody, and proposes.
 
+And to let nobody in while a large message starts over again and again: that is said at each start
+from the third on, and counts until it is through, 30 s at most.
+
 Members may live and not hear each other (Pairs). One that is not heard is complained of to the
 coordinator, again and again for as long as that is so. The coordinator verifies it: if it is gone,
 it is suspected anyway. If it lives, and the complaint goes on for so long that the coordinator
@@ -115,6 +118,16 @@ class Requests:
         else:
             out.datagram(change.coordinator, wire.Complain(member, is_slow=True))
 
+    def starts_over(self, now: int, out: Effects, *, is_through: bool) -> None:
+        """A large message of this member does, or has got through."""
+        change, meeting = self._change, self._owner.meeting
+        if change.coordinator == self.me:
+            meeting.spare(self.me, now, is_through=is_through)
+            self._owner.advance(now, out)
+        else:
+            complain = wire.Complain(self.me, starts_over=not is_through, is_through=is_through)
+            out.datagram(change.coordinator, complain)
+
     def state_changed(self, standing: StateStanding, now: int, out: Effects) -> None:
         self._change.follower.standing = standing
         self.wants_state = standing.holding is Holding.LACKS and standing.provider is None
@@ -182,7 +195,7 @@ class Requests:
 
     def on_complain(self, source: Member, complain: wire.Complain, now: int, out: Effects) -> None:
         view, member, to = self._change.view, complain.member, self._change.coordinator
-        is_unheard = not complain.is_slow and not complain.wants_state
+        is_unheard = complain == wire.Complain(member)
         if not self._change.is_known(source):
             self.ignored += 1
             return
@@ -198,6 +211,9 @@ class Requests:
             self._judge(source, member, now, out)
         elif source not in view or member not in view:
             self.ignored += 1
+        elif complain.starts_over or complain.is_through:
+            self._owner.meeting.spare(source, now, is_through=complain.is_through)
+            self._owner.advance(now, out)
         elif complain.wants_state:
             self.wants_state = True
             self._owner.advance(now, out)
