@@ -14,16 +14,18 @@ import pytest
 
 from ringcast.core.effects import Effects
 from ringcast.core.shared import Phase
+from ringcast.model import Address
 from ringcast.node import Node
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stream import Timer
 from ringcast.protocols.unicast_sender import UnicastSender
-from ringcast.protocols.views import change
+from ringcast.protocols.views import change, discovery
 from ringcast.protocols.views.agreement import Agreement
 from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.discovery import Meeting
+from ringcast.protocols.views.election import Rank
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.greetings import Greetings
 from ringcast.protocols.views.layer import GroupViews
@@ -173,6 +175,11 @@ def installs_again(self: Follower, source: Member, install: Install, out: Wishes
         self._install(again[0], out)
 
 
+def ties(coordinator: Member, size: int, *, has_state: bool, is_given: bool) -> Rank:
+    """Of two parts that are as large each takes the other for the greater one."""
+    return Rank(not has_state, -size, not is_given, Address("", 0), 0)
+
+
 ON_ACK = MulticastSender.on_ack
 ADVANCE = GroupViews.advance
 BEGIN = ViewStreams._begin
@@ -204,6 +211,7 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
     "views/committed_elsewhere.txt": [(ViewStreams, "_begin", commits_nothing_by_the_cut)],
     "views/crash.txt": [NOBODY_IS_MISSED, (Requests, "unreachable", silent)],
     "views/cut_off_member.txt": [MEETS_JOINERS],
+    "views/equal_parts_meet.txt": [(change, "rank", ties), (discovery, "rank", ties)],
     "views/finish.txt": [(ViewChange, "on_tag", silent), (Proposer, "_behind", nobody_is_behind)],
     "views/finish_in_change.txt": [(Proposer, "_behind", nobody_is_behind)],
     "views/greeting.txt": [(ViewStreams, "_open", silent)],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ringcast import ViewInstalled
+from ringcast import Delivered, MembershipConfig, TooFewMembers, ViewInstalled
 from ringcast.testing import cluster
 
 if TYPE_CHECKING:
@@ -162,6 +162,69 @@ def test_parts_that_hear_each_other_again_become_one_by_one_change(parts: str, s
 
         town.run(story(), limit_s=120)
     assert views == {name: [len(everybody)] for name in everybody}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_is_cut_off_with_a_uniform_message_delivers_it_alone_and_is_told(seed: int) -> None:
+    """`min_members` stops what it sends next; what was under way is its part's."""
+    told: dict[str, list[int]] = {}
+    got: dict[str, list[bytes]] = {}
+
+    async def watch(group: Group) -> None:
+        async for event in group.events():
+            if isinstance(event, ViewInstalled):
+                told.setdefault(group.me.name, []).append(len(event.unconfirmed))
+            elif isinstance(event, Delivered):
+                got.setdefault(group.me.name, []).extend(event.run.payloads)
+
+    with cluster(5, seed=seed, min_members=3) as town:
+        town.start(watch)
+        a, *others = town.members
+
+        async def story() -> None:
+            await asyncio.sleep(1)
+            town.partition([a], others)
+            await a.group.send(b"alone", guarantee="uniform")
+            await one_view([a])
+            with pytest.raises(TooFewMembers):
+                async with asyncio.timeout(60):
+                    await a.group.send(b"refused", guarantee="uniform")
+            town.heal()
+            await one_view(town.members)
+            await a.group.send(b"together", guarantee="uniform")
+            await asyncio.sleep(1)
+
+        town.run(story(), limit_s=120)
+    assert got.pop(a.name) == [b"alone", b"together"]
+    assert [*got.values()] == [[b"together"]] * 4
+    assert sum(told.pop(a.name)) == 1
+    assert sum(sum(counts) for counts in told.values()) == 0
+
+
+def test_who_is_slow_with_a_link_that_is_broken_is_left_out_once() -> None:
+    """`slow_member_timeout_s` does not leave out one after the other of those who are well."""
+    views: dict[str, int] = {}
+
+    async def watch(group: Group) -> None:
+        async for event in group.events():
+            views[group.me.name] = views.get(group.me.name, 0) + isinstance(event, ViewInstalled)
+
+    with cluster(4, seed=3, membership=MembershipConfig(slow_member_timeout_s=1.0)) as town:
+        town.start(watch)
+        x, y = town.members[1], town.members[3]
+
+        async def story() -> None:
+            await asyncio.sleep(1)
+            views.clear()
+            town.cut([x], [y])
+            town.cut([y], [x])
+            for _ in range(60):
+                for process in town.members:
+                    process.group.try_send(bytes(10_000))
+                await asyncio.sleep(1)
+
+        town.run(story(), limit_s=100)
+    assert views == {process.name: 1 for process in town.members}
 
 
 @pytest.mark.parametrize("size", [4, 9])
