@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ringcast.cli.local import answers
-from ringcast.cli.words import SCREEN, is_line_told, json_file_option, safe, table, wrapped
+from ringcast.cli.words import SCREEN, are_lines_told, json_file_option, safe, table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -127,7 +127,7 @@ def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> No
             began = time.monotonic()
             look = watch.look(answers(group, {"ask": "top"}), began)
             is_wanted = not (once and is_first)
-            if is_wanted and not is_line_told(look.figures, json_file):
+            if is_wanted and not are_lines_told(json_file, look.figures):
                 click.echo(str(look))
             if is_wanted and once:
                 return
@@ -180,7 +180,7 @@ class _Screen:
             while not self._is_over:
                 began = time.monotonic()
                 look = watch.look(answers(self._group, {"ask": "top"}), began)
-                is_line_told(look.figures, self._json_file)
+                are_lines_told(self._json_file, look.figures)
                 self._draw(look)
                 while not self._is_over and (
                     self._is_paused or time.monotonic() < began + self._interval_s

@@ -225,10 +225,10 @@ def is_told(content: object, path: Path | None) -> bool:
     return path == SCREEN
 
 
-def is_line_told(content: object, path: Path | None) -> bool:
-    """The same, of something that goes on: a line for each time."""
+def are_lines_told(path: Path | None, *contents: object) -> bool:
+    """The same, of something that goes on: a line for each."""
     if path is not None:
-        _write(json.dumps(content), path, "ab")
+        _write("\n".join(map(json.dumps, contents)), path, "ab")
     return path == SCREEN
 
 
