@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Rows: TypeAlias = list[tuple[str, ...]]
 
 HEADINGS = (
-    *("MEMBER", "SENT/s", "TAKEN/s", "AGAIN/s"),
+    *("MEMBER", "SENT/s", "DELIV/s", "REPAIR/s"),
     *("WINDOW", "UNREAD", "GAPS", "WAITS FOR"),
 )
 RIGHT = range(1, 7)
@@ -82,8 +82,8 @@ class _Counts(NamedTuple):
 
     at_ns: int
     sent: dict[str, int]
-    taken: dict[str, int]
-    again: dict[str, int]
+    delivered: dict[str, int]
+    retransmitted: dict[str, int]
 
 
 @click.command()
@@ -99,15 +99,15 @@ class _Counts(NamedTuple):
 @click.option("--once", is_flag=True, help="Look twice, for the rates, print once, and be done.")
 @json_file_option
 def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> None:
-    """Watch the members of a group here: how full their windows are, how fast they send and take,
-    what has to be retransmitted, and who holds whom up since when.
+    """Watch the members of a group here: how full their windows are, how fast they send and
+    deliver, what has to be retransmitted, and who holds whom up since when.
 
     Keys: q ends it, as Ctrl-C does; w, n and s order the members: who waits first, by name, who
     sends most first; + and - change the interval; space stops the picture, or lets it go on.
 
     WINDOW is how many of a member's messages not everybody has delivered, of how many there may be.
-    UNREAD waits for its application, GAPS are missing in what has arrived. Below is what stands as
-    it stood at the last look.
+    REPAIR/s are retransmitted messages, UNREAD waits for its application, GAPS are missing in what
+    has arrived. Below is what stands as it stood at the last look.
 
     \b
     Examples:
@@ -310,13 +310,13 @@ class _Watch:
 def _counts(answer: dict[str, Any]) -> _Counts:
     sent = {window["stream"]: window for window in answer["sent"]}
     to = {window["member"]["incarnation"]: window for window in answer["to"]}
-    taken = {stream: window["delivered"] for stream, window in sent.items()}
+    delivered = {stream: window["delivered"] for stream, window in sent.items()}
     for window in answer["received"]:
-        taken[f"{window['sender']['incarnation']}/{window['stream']}"] = window["delivered"]
+        delivered[f"{window['sender']['incarnation']}/{window['stream']}"] = window["delivered"]
     return _Counts(
         answer["at_ns"],
         {stream: window["high"] for stream, window in sent.items()},
-        taken,
+        delivered,
         {key: window["retransmitted"] for key, window in (sent | to).items()},
     )
 
@@ -329,8 +329,8 @@ def _rates(before: _Counts | None, now: _Counts) -> dict[str, float] | None:
     seconds = (now.at_ns - before.at_ns) / 1e9
     return {
         "sent": _growth(before.sent, now.sent) / seconds,
-        "taken": _growth(before.taken, now.taken) / seconds,
-        "again": _growth(before.again, now.again) / seconds,
+        "delivered": _growth(before.delivered, now.delivered) / seconds,
+        "retransmitted": _growth(before.retransmitted, now.retransmitted) / seconds,
     }
 
 
