@@ -84,7 +84,7 @@ def _fit(
     before = _width(table([row[:last] for row in (*head, *body)], right)) + 2
     if _width(lines) <= room:
         return lines
-    if last not in right and before <= room // 2:
+    if last not in right and 3 * before <= 2 * room:
         wrapped = [piece for row in body for piece in _wrapped(row, last, room - before)]
         return table([*head, *wrapped], right)
     count = last
