@@ -166,4 +166,4 @@ def test_a_spark_job_counts_each_order_once(tmp_path: Path) -> None:
     asyncio.run(sell('{"item": "tea", "cents": 420}', "nonsense", '{"item": "tea", "cents": 80}'))
     assert revenue() == "tea: 2 orders, 5.00\n"
     asyncio.run(sell('{"item": "cake", "cents": 310}'))
-    assert revenue() == "tea: 2 orders, 5.00\ncake: 1 orders, 3.10\n"
+    assert revenue() == "tea: 2 orders, 5.00\ncake: 1 order, 3.10\n"
