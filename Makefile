@@ -90,10 +90,10 @@ proof-floor: $(READY)
 	@$(TEMPORARY) PYTHONPATH=build/floor $(BIN)/pytest -q -W ignore::pytest.PytestUnraisableExceptionWarning \
 	    tests/spark/test_oldest_spark.py tests/spark/test_audit.py
 
-VERSIONS := 3.12 3.13
+VERSIONS := 3.12 3.13 3.14
 VERSIONED := $(filter-out tests/unit/explore,$(wildcard tests/unit/*)) $(addprefix tests/,properties test_scripts.py) \
     $(addprefix tests/aio/test_,udp.py tcp.py multicast_transport.py group.py group_requests.py blocking.py interrupts.py)
-pythons:        ## the core and real groups on other Pythons, as far as python3.12 and python3.13 are here
+pythons:        ## the core and real groups on other Pythons, as far as python3.12 to python3.14 are here
 	@for v in $(VERSIONS); do \
 	    if python$$v -c '' 2> /dev/null; \
 	    then $(MAKE) --no-print-directory VENV=.venv-$$v PYTHON=python$$v test-versioned || exit; \

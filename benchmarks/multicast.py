@@ -16,6 +16,7 @@ With an MTU, members are on hosts of their own (network.py).
 from __future__ import annotations
 
 import secrets
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
@@ -83,7 +84,7 @@ def bench_multicast(
     mtu: int | None = None,
     insecure: bool = False,
     **options: Any,
-) -> list[Row]:
+) -> Iterable[Row]:
     """A report of each cell, with `failed` if it has no figures or has lost messages."""
     options["is_beside_insecure"] = insecure
     if matrix:
@@ -94,7 +95,7 @@ def bench_multicast(
         cells = _cells(Workload(**options), transports or ("udp",), [*shapes], sizes or [SIZE])
     if mtu is not None:
         return [row for cell in cells for row in measure_network(cell, mtu)]
-    return list(measure_cells(cells))
+    return measure_cells(cells)
 
 
 def bench_unicast(
@@ -181,8 +182,11 @@ def measure_cells(cells: Sequence[Workload]) -> Iterator[Row]:
     with ExitStack() as stack:
         kept: Cluster | None = None
         group: object = None
+        began = time.monotonic()
         for at, cell in enumerate(cells, 1):
-            progress(f"measuring {at} of {len(cells)}: {cell}")
+            left_s = (time.monotonic() - began) / max(at - 1, 1) * (len(cells) - at + 1)
+            left = f", about {left_s:.0f} s left" if at > 1 else ""
+            progress(f"measuring {at} of {len(cells)}{left}: {cell}")
             wanted = (cell.transport, cell.shape, cell.loss, cell.receive_buffer)
             if kept is None or wanted != group:
                 stack.close()

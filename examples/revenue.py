@@ -33,7 +33,7 @@ def main(archive: str, out: str) -> None:
         "FROM orders WHERE item IS NOT NULL GROUP BY item ORDER BY revenue DESC"
     )
     for row in found.collect():
-        print(f"{row.item}: {row.orders} orders, {row.revenue:.2f}")
+        print(f"{row.item}: {row.orders} order{'s' * (row.orders != 1)}, {row.revenue:.2f}")
     spark.stop()
 
 

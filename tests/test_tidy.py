@@ -206,8 +206,8 @@ def test_files_are_short(path: str) -> None:
 
 
 CEILINGS = {
-    "aio": 7856,  # file_mode
-    "benchmarks": 5129,  # idle members, hosts that vanish, peers; calls, which lay in tools
+    "aio": 7875,  # the log says who is suspected, what is merged, how it ends
+    "benchmarks": 5133,  # calls, which lay in tools; how long a matrix goes on
     "cli": 3974,  # files that are made are private
     "core": 668,  # a signal: large messages that start over
     "explore": 3909,

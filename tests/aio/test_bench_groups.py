@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from signal import SIGKILL
 from typing import TYPE_CHECKING, Any
@@ -118,11 +119,12 @@ def test_messages_of_no_bytes_and_of_many_over_tcp() -> None:
 
 @pytest.mark.proof
 def test_a_cell_that_does_not_end_is_named_and_the_next_one_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stuck = Workload(members=2, seconds=0.02, runs=1, deadline_s=0.001)
     whole = Workload(members=2, seconds=0.02, runs=1)
     first, second = measure_cells([stuck, whole])
+    assert re.search(r"^measuring 2 of 2, about \d+ s left: udp", capsys.readouterr().err, re.M)
     assert first["failed"].startswith("udp, 2 all, 1000 B: m")
     assert "messages after 0.001 s: " in first["failed"]
     assert second["failed"] is None

@@ -105,6 +105,29 @@ def test_a_cache_forgets_what_another_has_written(
     assert caches[2].read_until("")[-1] == "5 (read)"
 
 
+@pytest.mark.proof
+def test_a_dict_is_the_same_everywhere_whoever_dies(terminals: list[Terminal]) -> None:
+    def ask(member: Terminal, line: str) -> str:
+        member.type(line)
+        return member.read_until("")[-1]
+
+    members = [start(terminals, "shared.py")]
+    assert ask(members[0], "set a 0") == "set"
+    members += [start(terminals, "shared.py") for _ in range(2)]
+    assert [ask(member, "get a") for member in members] == ["0"] * 3  # it came with the state
+    for number, member in enumerate(members):  # all at once
+        for value in range(10):
+            member.type(f"set a {number}.{value}")
+    for member in members:
+        assert [member.read_until("")[-1] for _ in range(10)] == ["set"] * 10
+    members.pop(0).process.kill()
+    assert ask(members[0], "set b 1") == "set"
+    members.append(start(terminals, "shared.py"))
+    first, *others = [ask(member, "all") for member in members]
+    assert first.endswith('"b": "1"}')
+    assert others == [first] * 2
+
+
 def first_to_speak(members: dict[str, Terminal]) -> str:
     """Its line. Whoever is first in the group leads it, in whatever order they were started."""
     (ready, *_), _, _ = select([each.process.stdout for each in members.values()], [], [], 30.0)
@@ -143,4 +166,4 @@ def test_a_spark_job_counts_each_order_once(tmp_path: Path) -> None:
     asyncio.run(sell('{"item": "tea", "cents": 420}', "nonsense", '{"item": "tea", "cents": 80}'))
     assert revenue() == "tea: 2 orders, 5.00\n"
     asyncio.run(sell('{"item": "cake", "cents": 310}'))
-    assert revenue() == "tea: 2 orders, 5.00\ncake: 1 orders, 3.10\n"
+    assert revenue() == "tea: 2 orders, 5.00\ncake: 1 order, 3.10\n"

@@ -6,6 +6,7 @@ Members reach each other through a proxy only, at the addresses that they advert
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,7 @@ def test_links_that_lose_and_delay_lose_no_message() -> None:
 # Parted
 
 
-def test_a_merge_is_an_event_that_says_of_what() -> None:
+def test_a_merge_is_an_event_that_says_of_what(caplog: pytest.LogCaptureFixture) -> None:
     async def exchange(*groups: Group) -> None:
         a, b, c = groups
         before = [group.me for group in groups]
@@ -151,8 +152,11 @@ def test_a_merge_is_an_event_that_says_of_what() -> None:
         assert [found[-2][0] for found in views] == [["A", "B"], ["A", "B"], ["C"]]
         assert [group.me for group in groups] == before
 
-    with Proxy("ABC") as proxy:
+    with Proxy("ABC") as proxy, caplog.at_level("INFO", logger="ringcast"):
         through(proxy, membership=SOON)(exchange)
+    said = "\n".join(caplog.messages)
+    assert re.search(r"^[AB] suspects C: no sign of life for \d\.\d s, asked 5 times$", said, re.M)
+    assert re.search(r"^C: merged from <View \d+: A, B>, <View \d+: C>$", said, re.M)
 
 
 def test_what_is_sent_apart_stays_on_its_side_but_for_messages_to_one_member() -> None:

@@ -31,9 +31,12 @@ def test_views_are_logged_with_who_came_and_who_is_gone(caplog: pytest.LogCaptur
 
         @with_members(2)
         async def test(a: Group, b: Group) -> None:
+            await a.send_many([b"nothing of these"] * 100)
             await b.leave()
             await a.wait_for_view(lambda view: len(view) == 1)
 
+    assert len(caplog.messages) < 20
+    assert "B is out of group 'test': left" in caplog.messages
     said = [text for text in caplog.messages if text.startswith("A: <View")]
     assert said == [
         "A: <View 1: A> of group 'test': A came",

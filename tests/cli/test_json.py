@@ -11,8 +11,6 @@ import pytest
 from terminals import ringcast
 
 from ringcast.cli import main
-from ringcast.cli.explore import explore
-from ringcast.cli.join import join
 from ringcast.cli.words import OutputFile
 
 if TYPE_CHECKING:
@@ -47,11 +45,8 @@ def test_every_command_has_it() -> None:
 
 
 def test_it_takes_the_same_argument_in_every_command() -> None:
-    """None, - or a file; `explore` and `join` have theirs still to come."""
-    to_come = [*explore.commands.values(), join]
-    found = [command for command in commands(main) if command not in to_come]
-    assert len(found) > 15
-    for command in found:
+    """None, - or a file."""
+    for command in commands(main):
         (option,) = (each for each in command.params if "--json" in each.opts)
         assert isinstance(option.type, OutputFile), command.name
 
@@ -68,7 +63,7 @@ def test_a_word_for_the_command_is_no_file(group: str) -> None:
     [
         ("simulate --seeds 0:2 --json", {"protocol", "seeds", "violations", "rules"}),
         ("simulate --economy 2 --json", {"members", "way"}),
-        ("explore ring --scenario A --json", {"variant", "scenarios"}),
+        ("explore ring --scenario A --json -", {"variant", "scenarios"}),
         ("explore sync --seconds 0 --json", {"states", "complete", "violations"}),
         ("bench ring --elements 200 --json -", {"elements", "adders"}),
     ],
@@ -88,3 +83,13 @@ def test_figures_in_a_file_leave_the_table_on_the_screen(tmp_path: Path) -> None
     result = ringcast("simulate", "--json", str(path), "--seeds", "0:2")
     assert result.stdout.startswith("rule ")
     assert json.loads(path.read_text())["seeds"] == [0, 2]
+
+
+def test_a_member_writes_a_line_for_each_event_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+    path = tmp_path / "events.jsonl"
+    result = ringcast("join", "x", "--name", "a", "--json", str(path))
+    assert (result.returncode, result.stdout) == (0, "-- View 1: a\n")
+    assert json.loads(path.read_text()) == {"event": "view", "view": 1, "members": ["a"]}

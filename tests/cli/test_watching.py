@@ -178,7 +178,7 @@ def test_top_has_keys(group: dict[str, Terminal]) -> None:
 
 def test_top_draws_anew_when_its_terminal_is_resized(group: dict[str, Terminal]) -> None:
     with Terminal("top", "orders", "--interval", "600", screen=True, columns=120) as terminal:
-        terminal.until(r"TAKEN/s[^H]*\x1b\[J")
+        terminal.until(r"DELIV/s[^H]*\x1b\[J")
         terminal.resize(50, 10)
         terminal.until(r"(?s)\x1b\[2J.*\x1b\[2J\x1b\[H[^H]*full for[^H]*\x1b\[J")
         lines = last_look(terminal)
@@ -219,7 +219,7 @@ def test_top_once(group: dict[str, Terminal]) -> None:
     assert lines[7].startswith("web-1: send on fifo blocked for ")
     (line,) = told("top", "orders", "--once", "--json", "--interval", "0.1").splitlines()
     first, second, third = json.loads(line)
-    assert first["rates_per_s"] == {"sent": 0, "taken": 0, "again": 0}
+    assert first["rates_per_s"] == {"sent": 0, "delivered": 0, "retransmitted": 0}
     fifo = first["sent"][0]
     assert (fifo["low"], fifo["high"], fifo["capacity"]) == (1, 17, 16)
     assert fifo["blocked_s"] > 0

@@ -43,9 +43,8 @@ def test_it_is_said_once_after_five_seconds_and_names_both_remedies(
         assert not m0_reads.done()
         assert m1.me.name == "m1"
     assert warning == (
-        "m1: messages wait and nobody has read them for 5 s; this holds the senders of the group "
-        "back. Read with `async for message in group`, or join with receive=False to take and "
-        "drop them."
+        "m1: messages wait and nobody has read them for 5 s; this blocks the senders of the group. "
+        "Read with `async for message in group`, or join with receive=False to take and drop them."
     )
 
 

@@ -144,7 +144,7 @@ def test_a_run_at_level_deliveries_says_what_it_cannot_show(
     assert "2 guarantees violated" in page.text  # G2 N2 and VS3
     assert "unknown tail" in page.text
     assert "Not judged: G5" in page.text
-    assert "Sent again, What control costs, Send windows: recorded at level" in page.text
+    assert "Retransmitted, What control costs, Send windows: recorded at level" in page.text
     assert page.text.count("their clocks cannot be compared") == 1
     assert "Latency, Latency by pair: members ran on different machines" in page.text
     assert "Settings and versions" in page.text
@@ -260,7 +260,7 @@ def test_every_chart_has_a_legend() -> None:
     charts = [values for name, values in page.elements if values.get("class") == "strips ranges"]
     assert len(charts) == 1
     assert len(legends) >= 5  # throughput, latency, pairs, who limits whom, views
-    assert "the darker the more" in page.text
+    assert "the stronger the more" in page.text
 
 
 def test_settings_that_differ_are_told_by_member() -> None:

@@ -214,7 +214,7 @@ class Driver:
         if self._lock is not None:
             reasons += self._lock.explain()
         elif sealed := self.node.rejected.get(Reject.SEALED.value):
-            reasons.append(f"refused {sealed} sealed datagrams: whoever sent them has a key")
+            reasons.append(f"sealed datagrams refused: {sealed}; their senders have a key")
         return reasons + self.transport.explain(self._awaited(), now)
 
     def _awaited(self) -> Mapping[Address, str]:

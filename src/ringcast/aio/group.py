@@ -476,6 +476,8 @@ class Group:
             case Confirmed():
                 self._receipts.on_confirmed(event)
             case ViewInstalled():
+                if event.parts:
+                    log.info("%s: merged from %s", self.me, ", ".join(map(repr, event.parts)))
                 self._notify(event)
             case Undeliverable() | GapSkipped():
                 if self._is_leaving and isinstance(event, Undeliverable):
@@ -532,6 +534,7 @@ class Group:
 
     def _end(self, closed: Closed) -> None:
         closed = self._closed = self._with_unsent(closed)
+        log.info("%s is out of group %r: %s", self.me, self._place.config.group, closed.reason)
         self._requests.close(closed.reason)
         self._receipts.fail(f"out of the group before everybody had delivered it: {closed.reason}")
         if self._state is not None:
@@ -582,8 +585,8 @@ class Group:
             return
         self._has_warned = True
         log.warning(
-            "%s: messages wait and nobody has read them for %.0f s; this holds the senders of "
-            "the group back. Read with `async for message in group`, or join with "
+            "%s: messages wait and nobody has read them for %.0f s; this blocks the senders of "
+            "the group. Read with `async for message in group`, or join with "
             "receive=False to take and drop them.",
             *(self.me, UNREAD_WARNING_S),
         )

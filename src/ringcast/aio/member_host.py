@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ringcast.aio.driver import Driver
+from ringcast.core.effects import Suspected, Trusted
 from ringcast.errors import JoinTimeout, UsageError
 from ringcast.model import Member, Stream
 from ringcast.node import build_node
+from ringcast.protocols.views import layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
     from ringcast.config import GroupConfig
+    from ringcast.core.effects import Effects, Signal
     from ringcast.model import Address, View
     from ringcast.node import Node
     from ringcast.trace.observe.observer import TraceObserver
@@ -38,6 +41,18 @@ SECRET_BYTES = 32
 
 CANDIDATES_NAMED = 5
 """Addresses listed in an error before it only says how many more there are."""
+
+
+class GroupViews(layer.GroupViews):
+    """One whose log says who is suspected, and who no longer is."""
+
+    def handle_signal(self, signal: Signal, now: int, out: Effects) -> None:
+        match signal:
+            case Suspected(member, reason):
+                log.info("%s suspects %s: %s", self.me, member, reason)
+            case Trusted(member):
+                log.info("%s hears %s again", self.me, member)
+        super().handle_signal(signal, now, out)
 
 
 class Recording(NamedTuple):
@@ -78,6 +93,7 @@ class MemberHost:
             me,
             config,
             seal=None if lock is None else lock.envelope,
+            membership=GroupViews,
             streams=tuple(STREAMS.values()),
             must_exist=must_exist,
             state=self.has_state,

@@ -15,9 +15,9 @@ from ringcast.aio.loop import run
 from ringcast.cli.stopping import joined
 from ringcast.cli.words import (
     Duration,
+    are_lines_told,
     counted,
     file_mode_option,
-    is_line_told,
     is_told,
     json_file_option,
     note,
@@ -189,11 +189,11 @@ class _Keeper:
             "segments": recorder["segments"],
             "queued_bytes": recorder["queued_bytes"],
         }
-        if is_line_told(about, self._json_file):
+        if are_lines_told(self._json_file, about):
             return
         click.echo(
-            f"{what}: {safe(str(group.view))}; {self._messages} messages ({rate:.0f}/s) in "
-            f"{counted(recorder['segments'], 'file')}, "
+            f"{what}: {safe(str(group.view))}; {counted(self._messages, 'message')} "
+            f"({rate:.0f}/s) in {counted(recorder['segments'], 'file')}, "
             f"{recorder['queued_bytes']} bytes to be written"
         )
 

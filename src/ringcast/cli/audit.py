@@ -18,8 +18,8 @@ from ringcast.cli.words import (
     SCREEN,
     Duration,
     SparkMaster,
+    are_lines_told,
     counted,
-    is_line_told,
     is_told,
     json_file_option,
     print_table,
@@ -226,7 +226,7 @@ def follow_audit(
         steps = follow(spark, directory, state=state, run_id=run_id, every_s=every_s, stop=stop)
         for step in steps:
             counts = {"batch": step.batch, "new_segments": step.new}
-            is_line_told(counts | json.loads(step.report.to_json()), json_file)
+            are_lines_told(json_file, counts | json.loads(step.report.to_json()))
             about = f"{counted(step.new, 'new segment')}, {step.segments} in all"
             click.echo(f"batch {step.batch}: {about}" if step.batch >= 0 else about, err=True)
             for line in said.lines(step.report):

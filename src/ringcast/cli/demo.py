@@ -191,7 +191,7 @@ def _agree(traders: list[str], told: list[Totals]) -> Totals:
             why = "" if sender in traders else ": it sent uniform"
             remark = click.style(f"the same{why}", "green")
         rows.append([sender, *(_sum(*each) for each in found), remark])
-    print_table(rows, indent="   ")
+    print_table(rows, right=range(1, 1 + len(traders)), indent="   ")
     return agreed
 
 

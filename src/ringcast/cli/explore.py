@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from time import monotonic
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ringcast.cli.words import SCREEN, counted, is_told, json_file_option, note
 from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.ring import COMPLETE, RINGS, UNGUARDED_E, VARIANTS, explore_ring
 from ringcast.explore.scenarios import SCENARIOS
@@ -17,6 +17,7 @@ from ringcast.explore.view_steps import Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from ringcast.explore.explorer import Report
     from ringcast.explore.ring import Scenario as RingScenario
@@ -33,9 +34,6 @@ def _scenario_option(
 ) -> Callable[[Any], Any]:
     choice = click.Choice([*names, "all"])
     return _option("--scenario", "name", type=choice, default="all", help=help_text)
-
-
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group()
@@ -56,8 +54,8 @@ def explore() -> None:
     "its lock or without one; or, to compare, the RingBuffer note's, or a naive one.",
 )
 @click.option("--unguarded", is_flag=True, help="Let scenario E have its second remover.")
-@_json_option
-def ring(name: str, variant: str, unguarded: bool, as_json: bool) -> None:
+@json_file_option
+def ring(name: str, variant: str, unguarded: bool, json_file: Path | None) -> None:
     """Explore the concurrent ring buffer: many adders, one remover.
 
     Exits with 1 if a violation was found or an exploration was cut short.
@@ -75,7 +73,7 @@ def ring(name: str, variant: str, unguarded: bool, as_json: bool) -> None:
         {"variant": variant},
         _chosen_rings(name, variant, unguarded),
         lambda scenario: explore_ring(scenario, VARIANTS[variant], stop_at_violation=is_unlocked),
-        as_json,
+        json_file,
         is_summed=False,
     )
 
@@ -166,7 +164,7 @@ def _add_command(command: str) -> None:
     summary, examples, most_s, options = _COMMANDS[command]
     without_help = "Take a rule away on purpose, to see what it prevents."
 
-    def run(without: str | None, seconds: float, as_json: bool, **terms: Any) -> None:
+    def run(without: str | None, seconds: float, json_file: Path | None, **terms: Any) -> None:
         ends_at = monotonic() + seconds  # for all together
         parts = ABLATIONS[command][without].parts if without else {}
         _explore_each(
@@ -177,7 +175,7 @@ def _add_command(command: str) -> None:
                 max_seconds=max(0.0, ends_at - monotonic()),
                 stop_at_violation=without is not None,
             ),
-            as_json,
+            json_file,
         )
 
     run.__doc__ = (
@@ -190,7 +188,7 @@ def _add_command(command: str) -> None:
             *options,
             _option("--without", type=click.Choice([*ABLATIONS[command]]), help=without_help),
             _option("--seconds", type=click.FloatRange(min=0), default=most_s, help="For all."),
-            _json_option,
+            json_file_option,
         ]
     ):
         run = option(run)
@@ -220,15 +218,16 @@ def _explore_each(
     what: dict[str, object],
     scenarios: Sequence[Any],
     explore_one: Callable[[Any], Report],
-    as_json: bool,
+    json_file: Path | None,
     *,
     is_summed: bool = True,
 ) -> None:
     """One after the other, each with its report; then the total, and the exit status."""
     reports = []
-    for scenario in scenarios:
+    for at, scenario in enumerate(scenarios, 1):
+        note(f"exploring {at} of {len(scenarios)}: {scenario.name} …")
         reports.append(explore_one(scenario))
-        if not as_json:
+        if json_file != SCREEN:
             _print_report(scenario, reports[-1])
     states = sum(report.states for report in reports)
     total = {
@@ -237,13 +236,11 @@ def _explore_each(
         "violations": sum(len(report.violations) for report in reports),
         "complete": all(report.complete for report in reports),
     }
-    if as_json:
-        rows = list(map(_in_json, scenarios, reports))
-        summed = total if is_summed else {}
-        click.echo(json.dumps({**what, "scenarios": rows, **summed}, indent=2))
-    elif is_summed:
+    rows = list(map(_in_json, scenarios, reports))
+    told = {**what, "scenarios": rows, **(total if is_summed else {})}
+    if not is_told(told, json_file) and is_summed:
         click.echo(
-            f"total: {states} states, {total['states_per_s']} states/s; violations: "
+            f"total: {counted(states, 'state')}, {total['states_per_s']} states/s; violations: "
             f"{total['violations']}; {'complete' if total['complete'] else INCOMPLETE}"
         )
     if total["violations"] or not total["complete"]:
@@ -255,9 +252,9 @@ def _print_report(scenario: Any, report: Report) -> None:
     verdict = "no violation" if report.complete else INCOMPLETE
     if report.violations:
         verdict = f"kinds of violation: {len(report.violations)}"
-    counts = f"{report.states} states, {report.transitions} transitions"
+    counts = f"{counted(report.states, 'state')}, {counted(report.transitions, 'transition')}"
     if report.runs:
-        counts = f"{report.runs} runs of together {report.states} steps"
+        counts = f"{counted(report.runs, 'run')} of together {counted(report.states, 'step')}"
     pace = f"{report.seconds:.1f} s, {report.states_per_s:.0f} states/s"
     click.echo(f"   {counts}, {pace}; {verdict}")
     if report.premises:

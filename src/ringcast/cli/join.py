@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import os
 import sys
 import threading
@@ -17,7 +16,7 @@ import click
 from ringcast.aio.joining import join as join_group
 from ringcast.aio.loop import run
 from ringcast.cli.stopping import joined
-from ringcast.cli.words import file_mode_option, safe
+from ringcast.cli.words import are_lines_told, file_mode_option, json_file_option, safe
 from ringcast.config import TransportName
 from ringcast.config_file import PRESETS, load_config
 from ringcast.errors import UsageError
@@ -114,7 +113,7 @@ STALL_S = 3.0
 @click.option(
     "--spin-s", type=float, metavar="SECONDS", help="Do not sleep for so long after a datagram."
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs: print one object per line.")
+@json_file_option
 def join(
     group: str | None,
     name: str | None,
@@ -122,7 +121,7 @@ def join(
     config_file: Path | None,
     preset: str | None,
     options: tuple[str, ...],
-    as_json: bool,
+    json_file: Path | None,
     **place: Any,
 ) -> None:
     """Join GROUP, or start it: lines typed are sent to everybody, messages and views are printed as
@@ -142,15 +141,15 @@ def join(
         raise UsageError("which group? Give its name, or a file that has it with --config")
     config = load_config(config_file, preset=preset, options=options, group=group, name=name)
     joining = join_group(config=config, when_few="wait", **place)
-    run(_Terminal(guarantee, as_json=as_json).member(joining))
+    run(_Terminal(guarantee, json_file).member(joining))
 
 
 class _Terminal:
     """One member whose application is a person, or a pipe."""
 
-    def __init__(self, guarantee: Guarantee, *, as_json: bool) -> None:
+    def __init__(self, guarantee: Guarantee, json_file: Path | None) -> None:
         self._guarantee = guarantee
-        self._as_json = as_json
+        self._json_file = json_file
         self._sent = 0
         """Messages of this member, and how many of them have been printed here."""
         self._own_printed = 0
@@ -205,51 +204,52 @@ class _Terminal:
     async def _print_events(self, group: Group) -> None:
         async for event in group.events():
             if isinstance(event, Delivered):
-                click.echo("\n".join(self._messages(event)))
+                self._show(*_messages(event))
                 if event.sender == group.me and not event.epoch:
                     self._own_printed += len(event.run.payloads)
                     self._progress.set()
             elif not isinstance(event, Closed):
-                click.echo(self._notice(event))
+                self._show(_notice(event))
 
-    def _messages(self, event: Delivered) -> Iterator[str]:
-        sender, to_me = str(event.sender), event.epoch > 0
-        if not self._as_json:
-            who = safe(sender) + " (to me)" * to_me
-            for payload in event.run.payloads:
-                yield f"{who}: {safe(payload.decode(errors='backslashreplace'))}"
-            return
-        guarantee = "uniform" if event.run.stream is Stream.UNIFORM else "fifo"
-        for seqno, payload in enumerate(event.run.payloads, event.run.first):
-            message = {
-                "event": "message",
-                "sender": sender,
-                "seqno": seqno,
-                "to_me": to_me,
-                "guarantee": guarantee,
-                **_payload(payload),
-            }
-            yield json.dumps(message)
+    def _show(self, *shown: tuple[str, dict[str, object]]) -> None:
+        """For people, and for programs a line each."""
+        if not are_lines_told(self._json_file, *(content for _, content in shown)):
+            click.echo("\n".join(text for text, _ in shown))
 
-    def _notice(self, notice: Notice) -> str:
-        what: dict[str, object]
-        match notice:
-            case ViewInstalled(view):
-                text = str(view)
-                what = {"view": view.counter, "members": list(map(str, view))}
-            case Undeliverable():
-                text = f"{notice.first}..{notice.last} to {notice.to} given up: {notice.reason}"
-                what = {"to": str(notice.to), "first": notice.first, "last": notice.last}
-            case GapSkipped():
-                text = f"{notice.first}..{notice.last} of {notice.sender} to me are lost"
-                what = {"from": str(notice.sender), "first": notice.first, "last": notice.last}
-            case StateLost(reason):
-                text = f"without the state: {reason}"
-                what = {"reason": reason}
-        if self._as_json:
-            kind = "view" if isinstance(notice, ViewInstalled) else type(notice).__name__.lower()
-            return json.dumps({"event": kind, **what})
-        return f"-- {safe(text)}"
+
+def _messages(event: Delivered) -> Iterator[tuple[str, dict[str, object]]]:
+    sender, to_me = str(event.sender), event.epoch > 0
+    who = safe(sender) + " (to me)" * to_me
+    guarantee = "uniform" if event.run.stream is Stream.UNIFORM else "fifo"
+    for seqno, payload in enumerate(event.run.payloads, event.run.first):
+        content = {
+            "event": "message",
+            "sender": sender,
+            "seqno": seqno,
+            "to_me": to_me,
+            "guarantee": guarantee,
+            **_payload(payload),
+        }
+        yield f"{who}: {safe(payload.decode(errors='backslashreplace'))}", content
+
+
+def _notice(notice: Notice) -> tuple[str, dict[str, object]]:
+    what: dict[str, object]
+    match notice:
+        case ViewInstalled(view):
+            text = str(view)
+            what = {"view": view.counter, "members": list(map(str, view))}
+        case Undeliverable():
+            text = f"{notice.first}..{notice.last} to {notice.to} given up: {notice.reason}"
+            what = {"to": str(notice.to), "first": notice.first, "last": notice.last}
+        case GapSkipped():
+            text = f"{notice.first}..{notice.last} of {notice.sender} to me are lost"
+            what = {"from": str(notice.sender), "first": notice.first, "last": notice.last}
+        case StateLost(reason):
+            text = f"without the state: {reason}"
+            what = {"reason": reason}
+    kind = "view" if isinstance(notice, ViewInstalled) else type(notice).__name__.lower()
+    return f"-- {safe(text)}", {"event": kind, **what}
 
 
 def _payload(payload: bytes) -> dict[str, str]:

@@ -16,7 +16,7 @@ import click
 from ringcast.aio.probe import ANSWER_BYTES_MAX, connect, credentials, probes
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.sources import group_directory, runtime_directory
-from ringcast.cli.words import is_told, json_file_option, print_table, safe, say
+from ringcast.cli.words import counted, is_told, json_file_option, print_table, safe, say
 from ringcast.config import check_name
 from ringcast.errors import UsageError
 
@@ -294,7 +294,7 @@ def _known(member: dict[str, Any], reply: Reply | None) -> dict[str, Any]:
 def _print_view(view: dict[str, Any]) -> None:
     count = len(view["members"])
     what = f"view {view['view']}, " if view["view"] else "in no view, "
-    click.echo(f"{safe(view['group']) or '?'}: {what}{count} member{'s' * (count != 1)}")
+    click.echo(f"{safe(view['group']) or '?'}: {what}{counted(count, 'member')}")
     rows = []
     for member in view["members"]:
         process = "" if member["pid"] is None else f"process {member['pid']}"

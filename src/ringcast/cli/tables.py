@@ -80,7 +80,7 @@ def compact(warehouse: Path, master: str) -> None:
     found = _existing(warehouse)
     with spark_session("ringcast tables", master) as spark:
         gone = compact_tables(spark, found, tell=_tell)
-    click.echo(f"{gone} files less")
+    click.echo(f"{counted(gone, 'file')} less")
 
 
 @tables.command()

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ringcast.cli.local import answers
-from ringcast.cli.words import SCREEN, is_line_told, json_file_option, safe, table, wrapped
+from ringcast.cli.words import SCREEN, are_lines_told, json_file_option, safe, table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Rows: TypeAlias = list[tuple[str, ...]]
 
 HEADINGS = (
-    *("MEMBER", "SENT/s", "TAKEN/s", "AGAIN/s"),
+    *("MEMBER", "SENT/s", "DELIV/s", "REPAIR/s"),
     *("WINDOW", "UNREAD", "GAPS", "WAITS FOR"),
 )
 RIGHT = range(1, 7)
@@ -82,8 +82,8 @@ class _Counts(NamedTuple):
 
     at_ns: int
     sent: dict[str, int]
-    taken: dict[str, int]
-    again: dict[str, int]
+    delivered: dict[str, int]
+    retransmitted: dict[str, int]
 
 
 @click.command()
@@ -99,15 +99,15 @@ class _Counts(NamedTuple):
 @click.option("--once", is_flag=True, help="Look twice, for the rates, print once, and be done.")
 @json_file_option
 def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> None:
-    """Watch the members of a group here: how full their windows are, how fast they send and take,
-    what has to be retransmitted, and who holds whom up since when.
+    """Watch the members of a group here: how full their windows are, how fast they send and
+    deliver, what has to be retransmitted, and who holds whom up since when.
 
     Keys: q ends it, as Ctrl-C does; w, n and s order the members: who waits first, by name, who
     sends most first; + and - change the interval; space stops the picture, or lets it go on.
 
     WINDOW is how many of a member's messages not everybody has delivered, of how many there may be.
-    UNREAD waits for its application, GAPS are missing in what has arrived. Below is what stands as
-    it stood at the last look.
+    REPAIR/s are retransmitted messages, UNREAD waits for its application, GAPS are missing in what
+    has arrived. Below is what stands as it stood at the last look.
 
     \b
     Examples:
@@ -127,7 +127,7 @@ def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> No
             began = time.monotonic()
             look = watch.look(answers(group, {"ask": "top"}), began)
             is_wanted = not (once and is_first)
-            if is_wanted and not is_line_told(look.figures, json_file):
+            if is_wanted and not are_lines_told(json_file, look.figures):
                 click.echo(str(look))
             if is_wanted and once:
                 return
@@ -180,7 +180,7 @@ class _Screen:
             while not self._is_over:
                 began = time.monotonic()
                 look = watch.look(answers(self._group, {"ask": "top"}), began)
-                is_line_told(look.figures, self._json_file)
+                are_lines_told(self._json_file, look.figures)
                 self._draw(look)
                 while not self._is_over and (
                     self._is_paused or time.monotonic() < began + self._interval_s
@@ -310,13 +310,13 @@ class _Watch:
 def _counts(answer: dict[str, Any]) -> _Counts:
     sent = {window["stream"]: window for window in answer["sent"]}
     to = {window["member"]["incarnation"]: window for window in answer["to"]}
-    taken = {stream: window["delivered"] for stream, window in sent.items()}
+    delivered = {stream: window["delivered"] for stream, window in sent.items()}
     for window in answer["received"]:
-        taken[f"{window['sender']['incarnation']}/{window['stream']}"] = window["delivered"]
+        delivered[f"{window['sender']['incarnation']}/{window['stream']}"] = window["delivered"]
     return _Counts(
         answer["at_ns"],
         {stream: window["high"] for stream, window in sent.items()},
-        taken,
+        delivered,
         {key: window["retransmitted"] for key, window in (sent | to).items()},
     )
 
@@ -329,8 +329,8 @@ def _rates(before: _Counts | None, now: _Counts) -> dict[str, float] | None:
     seconds = (now.at_ns - before.at_ns) / 1e9
     return {
         "sent": _growth(before.sent, now.sent) / seconds,
-        "taken": _growth(before.taken, now.taken) / seconds,
-        "again": _growth(before.again, now.again) / seconds,
+        "delivered": _growth(before.delivered, now.delivered) / seconds,
+        "retransmitted": _growth(before.retransmitted, now.retransmitted) / seconds,
     }
 
 

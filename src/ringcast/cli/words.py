@@ -84,7 +84,7 @@ def _fit(
     before = _width(table([row[:last] for row in (*head, *body)], right)) + 2
     if _width(lines) <= room:
         return lines
-    if last not in right and before <= room // 2:
+    if last not in right and 3 * before <= 2 * room:
         wrapped = [piece for row in body for piece in _wrapped(row, last, room - before)]
         return table([*head, *wrapped], right)
     count = last
@@ -225,10 +225,10 @@ def is_told(content: object, path: Path | None) -> bool:
     return path == SCREEN
 
 
-def is_line_told(content: object, path: Path | None) -> bool:
-    """The same, of something that goes on: a line for each time."""
+def are_lines_told(path: Path | None, *contents: object) -> bool:
+    """The same, of something that goes on: a line for each."""
     if path is not None:
-        _write(json.dumps(content), path, "ab")
+        _write("\n".join(map(json.dumps, contents)), path, "ab")
     return path == SCREEN
 
 

@@ -383,7 +383,7 @@ def readable(row: Row, names: Names) -> str:
     if row.peer:
         words.append(f"{names.of_origin(row.origin)} {row.seqno}..{row.seqno2}")
     if row.view:
-        words.append(f"view {row.view}")
+        words.append(str(row.view) if row.event == "view" else f"view {row.view}")
     if row.members:
         words.append("[" + ", ".join(map(names.of_key, row.members)) + "]")
     if row.block >= 0:

@@ -89,7 +89,7 @@ def _conf(app: str, master: str, *, is_long: bool = False) -> SparkConf:
     conf = SparkConf().setAppName(app).setMaster(master)
     conf.set("spark.driver.extraJavaOptions", "" if is_long else QUICK_START)
     conf.set("spark.ui.enabled", "false")
-    conf.set("spark.ui.showConsoleProgress", "false")
+    conf.set("spark.ui.showConsoleProgress", str(sys.stderr.isatty() and not is_long).lower())
     conf.set("spark.python.daemon.module", "ringcast.spark.daemon")
     conf.set("spark.sql.ansi.enabled", "true")
     conf.set("spark.sql.execution.arrow.pyspark.enabled", "true")

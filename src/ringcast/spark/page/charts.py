@@ -240,7 +240,7 @@ def heat_map(
     corner: str,
     caption: str,
 ) -> Markup:
-    """A table whose cells are the darker the higher; each has its number and a tooltip."""
+    """A table whose cells are the stronger the higher; each has its number and a tooltip."""
     highest = max((value for value, _ in values.values()), default=0.0) or 1.0
     head = [tag("th", corner, scope="col"), *(tag("th", name, scope="col") for name in columns)]
     lines = []

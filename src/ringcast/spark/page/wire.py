@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ringcast.spark.page.markup import Content, Part
 
 EVERYBODY = "everybody"
-REPAIR, CONTROL, WINDOWS = "Sent again", "What control costs", "Send windows"
+REPAIR, CONTROL, WINDOWS = "Retransmitted", "What control costs", "Send windows"
 _CONTROL = {
     "acks": ("ack",),
     "requests": ("nack", "want", "peer_repair_request"),
@@ -68,7 +68,7 @@ def repair(figures: Figures) -> Part:
     few = "" if figures.members <= HEAT_MAX else f" The first {HEAT_MAX} members."
     return section(
         title,
-        f"Messages that a sender (row) repeated for a receiver (column), the darker the more.{few}",
+        f"Messages of a sender (row) for a receiver (column), the stronger the more.{few}",
         heat_map(
             shown,
             [*group, *shown],
