@@ -100,7 +100,8 @@ def read_messages(directory: str, files: Iterable[FileRead]) -> Iterator[pa.Reco
     """These messages, each origin's in order in each file. Where a file cannot be read, or is gone,
     other files of the directory stand in for it; UsageError if they have not all of it."""
     due = deque(files)
-    index: Index | None = None
+    index = Index(directory)
+    troubles: dict[str, str] = {}
     while due:
         file = due.popleft()
         given: list[_Runs] = []
@@ -108,10 +109,10 @@ def read_messages(directory: str, files: Iterable[FileRead]) -> Iterator[pa.Reco
         if trouble is None:
             continue
         log.warning("others stand in for a file of the archive: %s", trouble)
-        if index is None:
-            index = Index(directory)
-            index.refresh()
-        index.leave_out(file.path, str(trouble))
+        troubles[file.path] = str(trouble)
+        index.refresh()  # files may have been merged meanwhile
+        for path, reason in troubles.items():
+            index.leave_out(path, reason)
         due.extendleft(_by_file(index.stand_ins(_left(file.wanted, given))))
 
 

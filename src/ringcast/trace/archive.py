@@ -41,6 +41,8 @@ Gaps: TypeAlias = "Mapping[OriginKey, Sequence[Range]]"
 
 GAPS_MAX = 1000
 """Passed over at once in what one origin sent; so a position stays small."""
+LISTINGS_MAX = 20
+"""How often the directory is listed while files vanish before they are opened."""
 
 log = logging.getLogger("ringcast")
 
@@ -154,9 +156,10 @@ class Index:
         """What is known to be in files that cannot be read, and in which."""
 
     def refresh(self) -> None:
-        """Take in what has become visible or readable, and drop what is no longer there.
+        """Take in what has become visible or readable, and drop what is no longer there. If a file
+        vanishes before it is opened, list again: what it was merged into is not in that listing.
 
-        UsageError: the directory is not there, or does not tell what is in it.
+        UsageError: the directory is not there, does not tell what is in it, or does not keep still.
         """
         try:
             patiently(lambda: os.stat(self.directory))
@@ -165,13 +168,18 @@ class Index:
                 f"{self.directory}: no such directory ({error.strerror}): where does the archive "
                 "write?"
             ) from error
-        there = self._listed()
-        self._drop(self.files.keys() - there)
-        for path in self.unreadable.keys() - there:
-            del self.unreadable[path]
-            self._holdings.pop(path, None)
-        for path in sorted(there - self.files.keys() - self._others):
-            self._add(path)
+        for _ in range(LISTINGS_MAX):
+            there = self._listed()
+            self._drop(self.files.keys() - there)
+            for path in self.unreadable.keys() - there:
+                del self.unreadable[path]
+                self._holdings.pop(path, None)
+            new = sorted(there - self.files.keys() - self._others)
+            vanished = [path for path in new if not self._add(path)]
+            if not vanished:
+                break
+        else:
+            raise UsageError(f"{vanished[0]}: it is listed, and gone whenever it is opened")
         self._tell_lost()
 
     def _listed(self) -> set[str]:
@@ -309,7 +317,8 @@ class Index:
             yield gap, since
             at = gap.last
 
-    def _add(self, path: str) -> None:
+    def _add(self, path: str) -> bool:
+        """Whether the file is still there."""
         known = self.unreadable.pop(path, None)
         try:
             # Who was waited for in vain is not waited for every time.
@@ -317,11 +326,10 @@ class Index:
                 about = patiently(lambda: os.stat(path))
                 info, holdings, before = segment.info, segment.holdings, segment.before
         except (Unreadable, OSError) as error:
-            self._meet(path, error, known)
-            return
+            return self._meet(path, error, known)
         if not info.payloads:
             self._others.add(path)
-            return
+            return True
         messages = sum(held.length for _, held in holdings)
         visible_at = about.st_ctime if info.visible_at is None else info.visible_at
         self.files[path] = File(path, (info.node, info.inc), about.st_size, visible_at, messages)
@@ -329,20 +337,22 @@ class Index:
         if before is not None:
             self._told[os.path.join(os.path.dirname(path), before.name)] = path, before.holdings
         self._hold(self.files[path])
+        return True
 
-    def _meet(self, path: str, error: Exception, known: Trouble | None) -> None:
-        """A file that cannot be read, unless it was removed since it was listed."""
+    def _meet(self, path: str, error: Exception, known: Trouble | None) -> bool:
+        """Note a file that cannot be read; False: it was removed since it was listed."""
         since = time.time()
         try:
-            since = os.stat(path).st_ctime
+            since = patiently(lambda: os.stat(path, follow_symlinks=False)).st_ctime
         except FileNotFoundError:
-            return
+            return False
         except OSError:
             pass
         reason = str(error)
         if known is None or known.reason != reason:
             log.warning("not to be read in the archive: %s", reason)
         self.unreadable[path] = Trouble(reason, since if known is None else known.since)
+        return True
 
     def _hold(self, file: File) -> None:
         for origin, held in self._holdings[file.path]:

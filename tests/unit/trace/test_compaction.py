@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ pytest.importorskip("pyspark", reason="needs ringcast[spark]")
 
 from typing import TYPE_CHECKING
 
+import ringcast.trace.archive
 from ringcast.errors import UsageError
 from ringcast.spark.messages import read_messages, tasks_of
 from ringcast.trace import compaction
@@ -267,3 +269,53 @@ def test_a_file_that_appears_while_files_are_listed_is_not_missed(
 
     monkeypatch.setattr(os, "scandir", listed)
     assert read(archive, plan(archive)) == EVERYTHING
+
+
+@pytest.mark.parametrize("opened", [0, 3])
+def test_files_that_are_merged_before_they_are_opened_are_not_missed(
+    archive: Path, monkeypatch: pytest.MonkeyPatch, opened: int
+) -> None:
+    """They are listed, the merged one is not; those that are opened already stay no longer."""
+    real = Index._add
+    left = opened
+
+    def add(index: Index, path: str) -> bool:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            compact(archive)
+        return real(index, path)
+
+    monkeypatch.setattr(Index, "_add", add)
+    assert read(archive, plan(archive)) == EVERYTHING
+    assert left < -1
+
+
+def test_files_are_merged_again_while_others_stand_in(archive: Path) -> None:
+    size = max(path.stat().st_size for path in segment_paths(archive))
+    tasks = tasks_of(plan(archive))
+    compact(archive, bytes_max=3 * size)
+    batches = read_messages(str(archive), itertools.chain(*tasks))
+    found = next(batches)["seqno"].to_pylist()
+    compact(archive)
+    assert len(segment_paths(archive)) == 1
+    for batch in batches:
+        found += batch["seqno"].to_pylist()
+    assert len(found) == len(EVERYTHING)
+
+
+def test_a_file_that_is_listed_and_never_there_is_named(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [*segment_paths(archive), archive / "gone.parquet"]
+    monkeypatch.setattr(ringcast.trace.archive, "segment_paths", lambda _: there)
+    with pytest.raises(UsageError, match=r"gone\.parquet: it is listed, and gone whenever"):
+        plan(archive)
+
+
+def test_a_link_that_leads_nowhere_is_a_file_that_cannot_be_read(archive: Path) -> None:
+    (archive / "link.parquet").symlink_to(archive / "nowhere")
+    index = Index(archive)
+    index.refresh()
+    (told,) = index.untold(LATER)
+    assert told.startswith("link.parquet: cannot be read")
