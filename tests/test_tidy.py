@@ -214,7 +214,7 @@ CEILINGS = {
     "protocols": 9898,
     "rules": 4130,
     "sim": 5900,  # views are torn where networks part
-    "spark": 7461,  # stand-ins that are merged meanwhile
+    "spark": 7460,  # stand-ins that are merged meanwhile
     "trace": 4920,  # files that vanish while they are listed
     "window": 1752,
     "wire": 3067,  # counters that leap, salts that stay, keys derived once

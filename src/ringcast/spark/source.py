@@ -11,7 +11,6 @@ stream's offset when `prune` has removed the last of it, not because its files a
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -141,7 +140,7 @@ class ArchiveReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         index = Index(self._options.path)
         index.refresh()
-        plan = planned(index, Position(), time.time(), self._options)
+        plan = planned(index, Position(), float("inf"), self._options)
         tell_gaps(plan, Position())
         pieces = [piece for piece in plan.pieces if self._options.wants(piece.origin)]
         # Spark makes one of nothing out of an empty list.
