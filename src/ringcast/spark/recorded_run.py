@@ -5,7 +5,6 @@ A simulation has one more trace, of the run itself, and its facts.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,9 +13,8 @@ from ringcast.errors import UsageError
 from ringcast.rules.history import Condensed, History
 from ringcast.spark.report import Names
 from ringcast.spark.summary import MemberTrace
-from ringcast.trace.footer import THE_RUN, Recording
+from ringcast.trace.footer import THE_RUN, NamedRows, Recording
 from ringcast.trace.rows import split_key
-from ringcast.trace.segments import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import MemberKey, Row
 
 REFUSED_SHOWN_MAX = 20
-_RECORDED = re.compile(rf"(.+-[0-9a-f]{{16}}-[0-9a-f]{{16}})(-[0-9]+){{1,2}}{re.escape(SUFFIX)}")
-"""The name of a segment: whose it is, and its first row; of a compacted one its last row too."""
 
 
 def choose_run(states: list[SegmentState], run_id: str | None) -> list[SegmentState]:
@@ -185,8 +181,8 @@ class RecordedRun:
 
 def _is_of_others(path: str, stems: set[str]) -> bool:
     """Its name is one that a recorder gives, and of none of these."""
-    stem = _RECORDED.fullmatch(_name_of(path))
-    return stem is not None and stem[1] not in stems
+    named = NamedRows.of(_name_of(path))
+    return named is not None and named.stem not in stems
 
 
 def _name_of(path: str) -> str:
