@@ -215,7 +215,7 @@ CEILINGS = {
     "rules": 4130,
     "sim": 5900,  # views are torn where networks part
     "spark": 7467,  # stand-ins that are merged meanwhile, what was pruned
-    "trace": 5040,  # files that vanish while they are listed, files that are absent
+    "trace": 5062,  # files that vanish or are absent; chains after compaction; outdated befores
     "window": 1752,
     "wire": 3067,  # counters that leap, salts that stay, keys derived once
 }

@@ -156,7 +156,7 @@ def test_mistakes_are_one_line(runtime: Path) -> None:
 def test_small_files_are_merged(runtime: Path) -> None:
     archive = runtime / "archive"
     write_file(archive, "one", 0, [Kept(WEB, 1, 3)])
-    write_file(archive, "one", 2, [Kept(WEB, 4, 6)])
+    write_file(archive, "one", 2, [Kept(WEB, 4, 6)], is_last=True)
     torn = archive / "torn.parquet"
     torn.write_bytes(b"PAR1")
     output = done("archive", "compact", "archive")

@@ -686,7 +686,8 @@ def test_files_that_were_merged_into_another_count_once(
 ) -> None:
     """As if whoever merged them had been killed before they were removed."""
     for number in range(3):
-        write_file(tmp_path / "traces", "one", 2 * number, [Kept(WEB, number + 1, number + 1)])
+        kept = [Kept(WEB, number + 1, number + 1)]
+        write_file(tmp_path / "traces", "one", 2 * number, kept, is_last=number == 2)
     shutil.copytree(tmp_path / "traces", tmp_path / "before")
     (merged,) = compact(tmp_path / "traces").made
     shutil.copytree(tmp_path / "before", tmp_path / "traces", dirs_exist_ok=True)

@@ -397,7 +397,7 @@ class Index:
             for origin, held in self._known(path) or ():
                 self._lost.setdefault(origin, []).append((held, trouble))
         known, self.absent = self.absent, {}
-        for name, holdings, teller in absent:
+        for name, holdings, teller, _ in absent:
             why = f"{name}: it is not there, and {os.path.basename(teller)} comes after it"
             trouble = known.get(name, Trouble(why, time.time()))
             for origin, held in holdings:

@@ -36,6 +36,8 @@ class Told(NamedTuple):
     holdings: Holdings
     teller: str
     """The path of the file that tells."""
+    until: int
+    """The first row of that one."""
 
 
 class Tellers:
@@ -56,7 +58,7 @@ class Tellers:
 
     def add(self, path: str, info: SegmentInfo, before: Before | None) -> None:
         if before is not None:
-            self._before[path] = Told(before.name, before.holdings, path)
+            self._before[path] = Told(*before, path, info.first_idx)
         if info.visible_at is not None:
             self._merged[path] = NamedRows(info.file_stem, info.first_idx, info.last_idx)
 
@@ -65,8 +67,14 @@ class Tellers:
         self._merged.pop(path, None)
 
     def holdings_of(self, path: str) -> Holdings | None:
-        """What is in this file; None: nobody tells."""
-        told = self._told.get(os.path.basename(path))
+        """What is in this file; None: nobody tells. Of a merged one it is enough what is told of
+        a file with the same rows."""
+        name = os.path.basename(path)
+        told, rows = self._told.get(name), NamedRows.of(name)
+        if told is None and rows is not None and rows.last is not None:
+            told = self._told.get(f"{rows.stem}-{rows.first:012d}.parquet")
+            if told is not None and told.until <= rows.last:
+                return None  # more was merged into it
         return None if told is None else told.holdings
 
     def absent(self, there: Iterable[str], unreadable: Iterable[str]) -> list[Told]:
