@@ -214,7 +214,7 @@ CEILINGS = {
     "protocols": 9898,
     "rules": 4130,
     "sim": 5900,  # views are torn where networks part
-    "spark": 7467,  # stand-ins that are merged meanwhile, what was pruned
+    "spark": 7486,  # stand-ins that are merged meanwhile, what was pruned, files that vanish
     "trace": 5062,  # files that vanish or are absent; chains after compaction; outdated befores
     "window": 1752,
     "wire": 3067,  # counters that leap, salts that stay, keys derived once

@@ -9,6 +9,7 @@ guarantee means is defined by the rules in `ringcast.rules`.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from ringcast.spark.report import Verdict
     from ringcast.spark.states import Read, Refused
     from ringcast.spark.summary import SegmentState
+
+
+LISTINGS_MAX = 5
+"""How often everything is read while files vanish."""
 
 
 def audit(spark: Workers, directory: Path | str, run_id: str | None = None) -> Report:
@@ -61,7 +66,12 @@ def audit_all(spark: Workers, directory: Path | str) -> list[Report]:
 
 
 def _read(spark: Workers, directory: Path | str) -> Read:
-    return read_states(spark, find_segments(directory))
+    """Once more if files have vanished since they were listed: they may be merged into others."""
+    for _ in range(LISTINGS_MAX):
+        states, refused = read_states(spark, find_segments(directory))
+        if all(os.path.lexists(each.path) for each in refused):
+            break
+    return states, refused
 
 
 def find_segments(directory: Path | str) -> list[Path]:

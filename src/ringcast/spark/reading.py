@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from ringcast.spark.summary import SPAN_BLOCKS
 from ringcast.trace.held import Range
 from ringcast.trace.rows import BLOCK, LISTS, SEND, Row
 from ringcast.trace.segments import Segment
+from ringcast.trace.whole import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,7 +48,15 @@ def damaged_files(spark: SparkSession, paths: Iterable[str]) -> list[str]:
 
 
 def size_of(*paths: str) -> int:
-    return sum(Path(path).stat().st_size for path in paths)
+    """How many bytes they are to read. Who reads one that cannot be read says so."""
+    return sum(map(_size, paths))
+
+
+def _size(path: str) -> int:
+    try:
+        return patiently(lambda: os.stat(path)).st_size
+    except OSError:
+        return 0
 
 
 def _damaged(path: str) -> list[str]:
