@@ -27,14 +27,18 @@ if TYPE_CHECKING:
 REFUSED_SHOWN_MAX = 20
 
 
-def choose_run(states: list[SegmentState], run_id: str | None) -> list[SegmentState]:
+def choose_run(
+    states: list[SegmentState], run_id: str | None, refused: Sequence[Refused]
+) -> list[SegmentState]:
     """The segments of this run, or of the only one there is."""
     runs = sorted({state.info.run_id for state in states})
     if run_id is None and len(runs) > 1:
         names = ", ".join(repr(name) for name in runs[:5])
         raise UsageError(f"{len(runs)} runs are here ({names}…): choose one with --run")
     if run_id is not None and run_id not in runs:
-        raise UsageError(f"no run {run_id!r} here; there are {runs[:5]}")
+        reasons = "; ".join(each.reason for each in refused[:REFUSED_SHOWN_MAX])
+        damaged = f"; {len(refused)} files cannot be read: {reasons}" if refused else ""
+        raise UsageError(f"no run {run_id!r} here; there are {runs[:5]}{damaged}")
     return [state for state in states if run_id in (None, state.info.run_id)]
 
 
@@ -49,6 +53,8 @@ class RecordedRun:
         """Members that recorded nothing, or whose files are all gone."""
         self.overlapping: list[SegmentState] = []
         """Segments that tell otherwise of rows that another one has too."""
+        self.of_others: set[Refused] = set()
+        """Files that cannot be read, and whose names say that they are of other runs."""
         self.members: dict[MemberKey, MemberTrace] = {}
         groups: defaultdict[MemberKey, list[SegmentState]] = defaultdict(list)
         for state in states:
@@ -150,7 +156,8 @@ class RecordedRun:
             for node, inc in (*self.mentioned, *self.members, THE_RUN)
         }
         others = [each for each in refused if self.id and _is_of_others(each.path, stems)]
-        self.defects += [each.reason for each in refused if each not in others]
+        self.of_others.update(others)
+        self.defects += [each.reason for each in refused if each not in self.of_others]
         self.notes += [f"of another run: {each.reason}" for each in others[:REFUSED_SHOWN_MAX]]
         if len(others) > REFUSED_SHOWN_MAX:
             self.notes.append(f"and {len(others) - REFUSED_SHOWN_MAX} more files of other runs")
