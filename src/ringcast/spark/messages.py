@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from ringcast.errors import UsageError
 from ringcast.spark.reading import pack
 from ringcast.trace.archive import Index
-from ringcast.trace.columns import PAYLOADS
+from ringcast.trace.columns import PAYLOADS, is_among
 from ringcast.trace.held import STREAMS, Range, origin_text
 from ringcast.trace.rows import DELIVER
 from ringcast.trace.sealed import Unreadable
@@ -185,8 +185,8 @@ class _Runs(NamedTuple):
 def _wanted_runs(rows: pa.RecordBatch, wanted: Sequence[Wanted]) -> tuple[_Runs, _Runs]:
     """All that is wanted, each origin's in order and else as rows are, so that payloads stand as
     they are stored; and which seqnos are fragments, which are no messages of their own."""
-    is_delivery = pc.equal(rows["event"].cast(pa.string()), DELIVER)
-    is_fragment = pc.equal(rows["kind"].cast(pa.string()), "fragment").to_numpy(False)
+    is_delivery = is_among(rows["event"], (DELIVER,))
+    is_fragment = is_among(rows["kind"], ("fragment",)).to_numpy(False)
     found = [
         _runs_of(rows, pc.and_(is_delivery, _is_of(rows, wish.origin)), number, wish)
         for number, wish in enumerate(wanted)
@@ -200,7 +200,7 @@ def _wanted_runs(rows: pa.RecordBatch, wanted: Sequence[Wanted]) -> tuple[_Runs,
 
 def _is_of(rows: pa.RecordBatch, origin: OriginKey) -> pa.Array:
     sender, incarnation, stream = origin
-    is_sender = pc.equal(rows["peer"].cast(pa.string()), sender)
+    is_sender = is_among(rows["peer"], (sender,))
     is_incarnation = pc.equal(rows["peer_inc"], pa.scalar(incarnation, pa.uint64()))
     return pc.and_(pc.and_(is_sender, is_incarnation), pc.equal(rows["stream"], stream))
 
