@@ -214,7 +214,7 @@ CEILINGS = {
     "protocols": 9898,
     "rules": 4130,
     "sim": 5900,  # views are torn where networks part
-    "spark": 7490,  # stand-ins that are merged meanwhile, what was pruned, files that vanish
+    "spark": 7513,  # what was pruned, what vanishes or is damaged, shares
     "trace": 5081,  # files that vanish or are absent; chains after compaction; long texts
     "window": 1752,
     "wire": 3067,  # counters that leap, salts that stay, keys derived once

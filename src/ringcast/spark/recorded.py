@@ -86,7 +86,8 @@ class _Judge:
                 verdict.incomplete += self._run.absent
             if cut:
                 verdict.incomplete.append(f"{cut} breaks in the order were not looked into")
-            if not verdict.premises and not verdict.unknown and verdict.id not in NEED_FULL:
+            is_idle = not verdict.premises and not verdict.unknown and not verdict.undecidable
+            if is_idle and verdict.id not in NEED_FULL:
                 verdict.inconclusive.append("there was nothing to judge")
         return [*self._verdicts.values(), *_not_judged(self._run)]
 
@@ -190,8 +191,8 @@ class _Judge:
             self._violate(
                 "N5",
                 f"{self._name(receiver)} has delivered {self._names.of_origin(origin)} through "
-                f"{through}, which purged through {mark.through} with {self._name(receiver)} in "
-                "its view",
+                f"{through}, which had purged through {mark.through} with "
+                f"{self._name(receiver)} in its view",
                 at_idx(source, mark.idx),
                 at_seqnos(trace, DELIVER, origin, through, through),
                 *(
@@ -201,6 +202,8 @@ class _Judge:
                 ),
             )
         verdict.reaches = found.shares
+        if found.shares and not found.judged:
+            verdict.undecidable.append("what had not been purged may have been under way")
 
     def _judge_details(self) -> None:
         """What frames and windows show, of the members that recorded them."""
