@@ -215,7 +215,7 @@ CEILINGS = {
     "rules": 4130,
     "sim": 5900,  # views are torn where networks part
     "spark": 7513,  # what was pruned, what vanishes or is damaged, shares
-    "trace": 5081,  # files that vanish or are absent; chains after compaction; long texts
+    "trace": 5093,  # files that vanish or are absent; chains after compaction; long texts, links
     "window": 1752,
     "wire": 3067,  # counters that leap, salts that stay, keys derived once
 }

@@ -43,7 +43,7 @@ from ringcast.trace.footer import FOOTER_ERRORS, THE_RUN, Footer, Recording, Seg
 from ringcast.trace.held import Holdings
 from ringcast.trace.rows import CRASH, LISTS, Row
 from ringcast.trace.sealed import VERSION, SealedFile, SealingFile, Unreadable
-from ringcast.trace.whole import patiently, sync
+from ringcast.trace.whole import patiently, sync, warn_once
 
 try:
     import pyarrow as pa
@@ -416,8 +416,7 @@ class Segment:
 
 def segment_paths(directory: Path | str) -> list[Path]:
     """Every visible segment under the directory, by name; UsageError: what is in it is not told."""
-    found: list[Path] = []
-    due = [str(directory)]
+    found, due = list[Path](), [str(directory)]
     while due:
         place = due.pop()
         try:
@@ -431,6 +430,8 @@ def segment_paths(directory: Path | str) -> list[Path]:
                 due += [entry.path] if entry.name not in STATE else []
             elif entry.name.endswith(SUFFIX):
                 found.append(Path(entry.path))
+            elif entry.is_symlink() and os.path.isdir(entry.path):
+                warn_once(f"{entry.path} is a link to a directory: what is in it is left out")
     return sorted(found)
 
 
