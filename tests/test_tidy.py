@@ -214,7 +214,7 @@ CEILINGS = {
     "protocols": 9898,
     "rules": 4130,
     "sim": 5900,  # views are torn where networks part
-    "spark": 7513,  # what was pruned, what vanishes or is damaged, shares
+    "spark": 7515,  # what was pruned, what vanishes or is damaged, shares
     "trace": 5093,  # files that vanish or are absent; chains after compaction; long texts, links
     "window": 1752,
     "wire": 3067,  # counters that leap, salts that stay, keys derived once

@@ -131,9 +131,11 @@ class _Judge:
         if less:
             asked = 'whom members ask for repair is recorded by record_level="full" only'
             self._verdicts["N8"].unjudged = asked
-        if not all(trace.purge for trace in members.values()):
-            unknown = "traces do not say how members purge"
-            told = f"plain messages of the departed are not compared: {unknown}"
+        purges = {trace.purge for trace in members.values()}
+        if "" in purges or len(purges) > 1:
+            differ = f"members name different purge rules: {', '.join(sorted(purges))}"
+            why = "traces do not say how members purge" if "" in purges else differ
+            told = f"plain messages of the departed are not compared: {why}"
             self._verdicts["VS5"].unjudged = told
 
     def _judge_integrity(self) -> None:
