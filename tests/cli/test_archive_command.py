@@ -132,6 +132,17 @@ def test_old_files_go_unless_a_query_needs_them(runtime: Path) -> None:
     assert segment_paths(archive) == []
 
 
+def test_what_is_absent_is_shown(runtime: Path) -> None:
+    first = write_file(runtime / "archive", "one", 0, [Kept(APP, 1, 3)])
+    write_file(runtime / "archive", "one", 2, [Kept(WEB, 4, 6)], before=first)
+    first.unlink()
+    shown = done("archive", "show", "archive")
+    assert f"left out: {first.name}: it is not there, and" in shown
+    assert "app" not in shown
+    (told,) = json.loads(done("archive", "show", "archive", "--json"))["left_out"]
+    assert told.startswith(first.name)
+
+
 def test_mistakes_are_one_line(runtime: Path) -> None:
     (runtime / "archive").mkdir()
     assert "write 5s, 90m, 12h or 30d" in refused(
@@ -145,7 +156,7 @@ def test_mistakes_are_one_line(runtime: Path) -> None:
 def test_small_files_are_merged(runtime: Path) -> None:
     archive = runtime / "archive"
     write_file(archive, "one", 0, [Kept(WEB, 1, 3)])
-    write_file(archive, "one", 2, [Kept(WEB, 4, 6)])
+    write_file(archive, "one", 2, [Kept(WEB, 4, 6)], is_last=True)
     torn = archive / "torn.parquet"
     torn.write_bytes(b"PAR1")
     output = done("archive", "compact", "archive")

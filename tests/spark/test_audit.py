@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from cluster_traces import BLOCK_MESSAGES, PIECE_ROWS, Cluster, make_newer, members
 
+from ringcast.cli.audit import print_reports
 from ringcast.errors import UsageError
 from ringcast.rules.table import audit as audit_in_process
 from ringcast.spark.audit import audit, audit_all
@@ -34,7 +35,7 @@ from ringcast.trace.compaction import compact
 from ringcast.trace.content import HASHED_EVERY
 from ringcast.trace.rows import Facts, Trace
 from ringcast.trace.segments import Segment, write_segment
-from support.archives import WEB, Kept, write_file
+from support.archives import WEB, Kept, tear, write_file
 from support.sealing import info_of, write_sealed
 
 if TYPE_CHECKING:
@@ -686,7 +687,8 @@ def test_files_that_were_merged_into_another_count_once(
 ) -> None:
     """As if whoever merged them had been killed before they were removed."""
     for number in range(3):
-        write_file(tmp_path / "traces", "one", 2 * number, [Kept(WEB, number + 1, number + 1)])
+        kept = [Kept(WEB, number + 1, number + 1)]
+        write_file(tmp_path / "traces", "one", 2 * number, kept, is_last=number == 2)
     shutil.copytree(tmp_path / "traces", tmp_path / "before")
     (merged,) = compact(tmp_path / "traces").made
     shutil.copytree(tmp_path / "before", tmp_path / "traces", dirs_exist_ok=True)
@@ -743,6 +745,35 @@ def test_a_damaged_file_whose_name_tells_nothing_may_be_of_any_run(
     report = audit(None, tmp_path)
     assert set(statuses(report).values()) == {"incomplete"}
     assert "odd.parquet" in report.verdicts[0].detail
+
+
+def test_a_run_whose_files_are_all_damaged_is_told(traces: Traces, tmp_path: Path) -> None:
+    good = [path for paths in traces.write(tmp_path).values() for path in paths]
+    traces.rename("bad")
+    bad = [path for paths in traces.write(tmp_path).values() for path in paths]
+    for path in bad:
+        tear(path)
+    fine, unknown = audit_all(None, tmp_path)
+    assert (fine.run_id, fine.exit_status) == ("test run", 0)
+    assert (unknown.run_id, unknown.members, unknown.exit_status) == ("", 0, 3)
+    for path in bad:
+        assert path.name in unknown.verdicts[0].detail
+    with pytest.raises(UsageError, match=rf"no run 'bad' here.*{bad[0].name}"):
+        audit(None, tmp_path, "bad")
+    for path in good:
+        tear(path)
+    (nothing,) = audit_all(None, tmp_path)
+    assert nothing.exit_status == 3
+    assert good[0].name in nothing.verdicts[0].detail
+
+
+def test_the_command_names_a_run_that_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "odd.parquet").write_bytes(b"PAR1")
+    print_reports(audit_all(None, tmp_path))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("(unknown): No violation was found, but rows are missing")
 
 
 # The same question asked in plain SQL, row by row

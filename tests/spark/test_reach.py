@@ -9,7 +9,7 @@ import pytest
 from cluster_traces import Cluster, members, read_traces
 
 from ringcast.spark.audit import audit
-from ringcast.trace.rows import DELIVER, OPEN, PURGE, VIEW
+from ringcast.trace.rows import BLOCK, DELIVER, OPEN, PURGE, VIEW
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ringcast.spark.report import Report, Verdict
     from ringcast.trace.rows import Row
 
-TEXT = "b has delivered a through {}, which purged through 120 with b in its view"
+TEXT = "b has delivered a through {}, which had purged through 120 with b in its view"
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +116,42 @@ def test_who_goes_on_without_it_is_found_by_that_too(traces: Traces, tmp_path: P
     assert violated(judged(traces, tmp_path)) == {"N5", "VS4", "VS5"}
 
 
+@pytest.mark.parametrize(("capacity", "is_found"), [(19, True), (20, False)])
+def test_what_has_no_room_in_the_window_was_purged(
+    traces: Traces, tmp_path: Path, capacity: int, is_found: bool
+) -> None:
+    """Though no row tells of it: b lacks the last twenty that a sent in a view with it."""
+    traces.recordings = {
+        name: replace(recording, settings={"purge": "acks", "capacity": capacity})
+        for name, recording in traces.recordings.items()
+    }
+    traces.drop("b", lambda row: is_of_a(row, 101))
+    purge_nothing(traces)
+    found = reach(judged(traces, tmp_path)).violations
+    assert [each.text for each in found] == [TEXT.format(100).replace("120", "101")] * is_found
+
+
+@pytest.mark.parametrize("through", [0, 20])
+def test_who_lacks_what_nobody_purged_is_shown(tmp_path: Path, through: int) -> None:
+    a, b, c = members("abc")
+    cluster = Cluster(tmp_path / "whole")
+    cluster.install(a, b, c)
+    for _ in range(5):
+        cluster.send(a, 10)
+    cluster.sent, sent = {}, cluster.sent  # it says nothing of purges
+    cluster.stop()
+    assert sum(sent.values()) == 50
+    traces = read_traces(tmp_path / "whole")
+    assert "N5" in judged(traces.copy(), tmp_path / "all").unseen()["there was nothing to judge"]
+    traces.drop("b", lambda row: row.event in (DELIVER, BLOCK) and row.seqno2 > through)
+    report = judged(traces, tmp_path / "less")
+    assert report.exit_status == 0
+    told = f"b delivered {2 * through} % of what a sent while both were in the view"
+    assert told in reach(report).detail
+    assert told in report.summary
+    assert (reach(report).status, reach(report).is_unseen) == ("undecidable", False)
+
+
 def test_a_sender_that_lacks_its_own_is_found(traces: Traces, tmp_path: Path) -> None:
     traces.drop("a", lambda row: is_of_a(row, 110))
     assert violated(judged(traces, tmp_path)) == {"N5", "VS4", "VS5"}
@@ -160,7 +196,7 @@ def test_who_comes_from_another_part_owes_what_is_sent_since(
     at = traces.find("c", event=VIEW, view=3)
     traces.drop("c", lambda row: row.idx > at and (row.event == OPEN or is_of_a(row)))
     (violation,) = reach(judged(traces, tmp_path / "all")).violations
-    assert violation.text.startswith("c has delivered a through 40, which purged through 120")
+    assert violation.text.startswith("c has delivered a through 40, which had purged through 120")
     at, end = (traces.find("a", event=VIEW, view=view) for view in (3, 4))
     traces.drop("a", lambda row: row.event == PURGE and row.idx > end)
     for place, row in enumerate(traces.rows["a"]):

@@ -243,16 +243,21 @@ def test_a_folder_that_is_out_of_sight_is_not_read_twice(
 def test_a_disk_that_fails_every_twentieth_time_changes_nothing(
     spark: SparkSession, archive: Path, tmp_path: Path
 ) -> None:
-    for number in range(30):
+    """Though files are merged meanwhile, and a folder comes and goes."""
+    inner, hidden = archive / "inner", tmp_path / "hidden"
+    other = "other", 5, 0
+    write_file(inner, "one", 200, [Kept(other, 1, 5)])
+    for number in range(30):  # the view of each, and four runs
         last = 60 + 10 * number
-        write_file(archive, "one", 200 + number, [Kept(WEB, last + 1, last + 10)])
+        write_file(archive, "one", 200 + 5 * number, [Kept(WEB, last + 1, last + 10)])
     sent = SENT + Counter((*WEB[:2], "fifo", seqno) for seqno in range(61, 361))
+    sent += Counter((*other[:2], "fifo", seqno) for seqno in range(1, 6))
     for module in (shaky_source, shaky_disk):  # executors do not know the tests
         cloudpickle.register_pickle_by_value(module)
     spark.dataSource.register(ShakySource)
     messages = spark.read.format("shaky").load(str(archive))
     assert keys(messages) == sent
-    query = (
+    writer = (
         spark.readStream.format("shaky")
         .option("query", "copy")
         .option("maxMessagesPerTrigger", 150)
@@ -260,9 +265,17 @@ def test_a_disk_that_fails_every_twentieth_time_changes_nothing(
         .writeStream.format("parquet")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
-        .start(str(tmp_path / "table"))
     )
-    query.awaitTermination()
+    for number in range(2):
+        query = writer.start(str(tmp_path / "table"))
+        size = max(path.stat().st_size for path in segment_paths(archive))
+        assert compact(archive, bytes_max=(4 + 20 * number) * size).merged
+        query.awaitTermination()
+        first = 361 + 5 * number
+        write_file(archive, "one", 350 + 3 * number, [Kept(WEB, first, first + 4)])
+        sent += Counter((*WEB[:2], "fifo", seqno) for seqno in range(first, first + 5))
+        inner.rename(hidden) if inner.exists() else hidden.rename(inner)
+    writer.start(str(tmp_path / "table")).awaitTermination()
     assert keys(spark.read.parquet(str(tmp_path / "table"))) == sent
     assert len((tmp_path / LOG).read_text().splitlines()) >= 5
 

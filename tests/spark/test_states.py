@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ringcast.spark import audit as auditing
 from ringcast.spark import states
 from ringcast.spark.audit import audit, audit_states
 from ringcast.spark.states import parse_states, read_states, summarize_files
 from ringcast.trace.segments import segment_paths, write_segment
+from support.shaky_disk import ShakyDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,6 +133,28 @@ def test_what_comes_back_grows_with_the_members_and_not_with_the_segments(
         assert sum(len(state.paths) for state in found) == len(segment_paths(directory))
     assert sizes[15] == sizes[60]
     assert len(segment_paths(tmp_path / "15")) > 3 * len(segment_paths(tmp_path / "60"))
+
+
+def test_files_that_vanish_after_they_were_listed_are_listed_again(
+    traces: Traces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(traces, tmp_path / "run", 20)
+    gone = tmp_path / "run" / "gone.parquet"
+    listings = [[gone, *segment_paths(tmp_path / "run")], segment_paths(tmp_path / "run")]
+    monkeypatch.setattr(auditing, "find_segments", lambda _: listings.pop(0))
+    assert audit(None, tmp_path / "run").exit_status == 0
+    assert listings == []
+    listings += 10 * [[gone, *segment_paths(tmp_path / "run")]]
+    report = audit(None, tmp_path / "run")
+    assert report.exit_status == 3
+    assert "gone.parquet: cannot be read: No such file" in report.verdicts[0].detail
+
+
+def test_a_disk_that_fails_now_and_then_changes_nothing(planted: Path) -> None:
+    before = audit(None, planted).to_json()
+    with ShakyDisk(planted, every=10) as disk:
+        assert audit(None, planted).to_json() == before
+    assert disk.failed >= 5
 
 
 def test_executors_merge_as_one_process_does(

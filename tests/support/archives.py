@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.parquet as pq
@@ -12,7 +13,6 @@ from ringcast.trace.segments import Segment, SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from ringcast.trace.rows import OriginKey
 
@@ -43,7 +43,8 @@ def write_file(
     kept: Sequence[Kept],
     *,
     incarnation: int = 1,
-    before: Path | None = None,
+    before: Path | Before | None = None,
+    is_last: bool = False,
 ) -> Path:
     """One segment of the archive `writer`, whose first row is number `idx`, and which comes after
     the segment `before`."""
@@ -61,9 +62,11 @@ def write_file(
             messages = [payload(origin, seqno) for seqno in range(start, stop + 1)]
             payloads.append([] if is_fragment else messages)
     recording = Recording(run_id="test", node=writer, inc=incarnation, payloads=True)
-    segment = SegmentWriter(directory, recording, None if before is None else told(before))
+    segment = SegmentWriter(
+        directory, recording, told(before) if isinstance(before, Path) else before
+    )
     segment.add(rows, 10**18, payloads)
-    return segment.finish()
+    return segment.finish(is_last=is_last)
 
 
 def told(path: Path) -> Before:

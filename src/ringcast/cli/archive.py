@@ -264,6 +264,7 @@ def show(directory: Path, json_file: Path | None) -> None:
 
     index = Index(directory)
     index.refresh()
+    troubles = [*index.unreadable.values(), *index.absent.values()]
     size = sum(file.size for file in index.files.values())
     head, *senders = _senders(index)
     left = {
@@ -280,7 +281,7 @@ def show(directory: Path, json_file: Path | None) -> None:
             {"name": query.name, "to_read": count, "committed_at": query.committed_at}
             for query, count in left.items()
         ],
-        "left_out": [trouble.reason for trouble in index.unreadable.values()],
+        "left_out": [trouble.reason for trouble in troubles],
     }
     if is_told(about, json_file):
         return
@@ -289,7 +290,7 @@ def show(directory: Path, json_file: Path | None) -> None:
     for query, count in left.items():
         minutes = (time.time() - query.committed_at) / 60
         click.echo(f"query {query.name}: {count} to read, committed {minutes:.0f} min ago")
-    for trouble in index.unreadable.values():
+    for trouble in troubles:
         click.echo(f"left out: {safe(trouble.reason)}")
 
 
@@ -313,6 +314,8 @@ def _senders(index: Index) -> list[list[str]]:
     rows = [["sender", "first", "last", "missing", "newest archives"]]
     for origin in index.origins:
         held = list(index.holdings(origin))
+        if not held:
+            continue  # all of it is in files that are left out
         first = min(own[0].first for _, own in held)
         last = max(own[-1].last for _, own in held)
         plan = index.pieces({origin: first - 1}, time.time())

@@ -148,7 +148,7 @@ def print_reports(reports: Sequence[Report]) -> None:
             print_report(report)
             click.echo()
     for report in reports:
-        click.echo(f"{safe(report.run_id)}: {safe(report.summary)}")
+        click.echo(f"{_named(report)}: {safe(report.summary)}")
 
 
 def print_report(report: Report) -> None:
@@ -165,7 +165,7 @@ def print_report(report: Report) -> None:
 def print_verdicts(report: Report) -> None:
     """The table, and what shows each violation."""
     click.echo(
-        f"run {safe(report.run_id)}: {counted(report.members, 'member')}, "
+        f"run {_named(report)}: {counted(report.members, 'member')}, "
         f"{counted(report.segments, 'segment')}, {counted(report.rows, 'row')}"
     )
     _print_table(report)
@@ -176,6 +176,10 @@ def print_verdicts(report: Report) -> None:
             click.echo(f"\n{verdict.id}: {safe(violation.text)}")
             for line in _lines(violation.rows, report.names):
                 click.echo(f"    {safe(line)}")
+
+
+def _named(report: Report) -> str:
+    return safe(report.run_id) or "(unknown)"
 
 
 def _print_table(report: Report) -> None:

@@ -9,6 +9,7 @@ guarantee means is defined by the rules in `ringcast.rules`.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from ringcast.spark.summary import SegmentState
 
 
+LISTINGS_MAX = 5
+"""How often everything is read while files vanish."""
+
+
 def audit(spark: Workers, directory: Path | str, run_id: str | None = None) -> Report:
     """Judge the run whose segments are under the directory (shared with the executors). Without
     Spark it is judged in this process, one file after the other."""
@@ -44,7 +49,7 @@ def audit_states(
     run_id: str | None = None,
 ) -> Report:
     """The same, from what was read of the segments before."""
-    run = RecordedRun(choose_run(states, run_id), refused)
+    run = RecordedRun(choose_run(states, run_id, refused), refused)
     unfinished = sum(1 for _ in Path(directory).rglob(f"*{TEMPORARY_SUFFIX}"))
     if unfinished:
         run.notes.append(f"{unfinished} unfinished files, left by members that were killed: unread")
@@ -52,16 +57,24 @@ def audit_states(
 
 
 def audit_all(spark: Workers, directory: Path | str) -> list[Report]:
-    """Judge every run whose segments are under the directory, by the order of their ids."""
+    """Judge every run whose segments are under the directory, by the order of their ids. Files that
+    cannot be read and are of none of these are one more, without a name and a verdict."""
     states, refused = _read(spark, directory)
     of_run: defaultdict[str, list[SegmentState]] = defaultdict(list)
     for state in states:
         of_run[state.info.run_id].append(state)
-    return _reports(spark, [RecordedRun(group, refused) for _, group in sorted(of_run.items())])
+    runs = [RecordedRun(group, refused) for _, group in sorted(of_run.items())]
+    unclaimed = [each for each in refused if all(each in run.of_others for run in runs)]
+    return _reports(spark, [*runs, *([RecordedRun([], unclaimed)] if unclaimed else [])])
 
 
 def _read(spark: Workers, directory: Path | str) -> Read:
-    return read_states(spark, find_segments(directory))
+    """Once more if files have vanished since they were listed: they may be merged into others."""
+    for _ in range(LISTINGS_MAX):
+        states, refused = read_states(spark, find_segments(directory))
+        if all(os.path.lexists(each.path) for each in refused):
+            break
+    return states, refused
 
 
 def find_segments(directory: Path | str) -> list[Path]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from ringcast.errors import UsageError
 from ringcast.spark.reading import pack
 from ringcast.trace.archive import Index
-from ringcast.trace.columns import PAYLOADS
+from ringcast.trace.columns import PAYLOADS, is_among
 from ringcast.trace.held import STREAMS, Range, origin_text
 from ringcast.trace.rows import DELIVER
 from ringcast.trace.sealed import Unreadable
@@ -100,7 +100,8 @@ def read_messages(directory: str, files: Iterable[FileRead]) -> Iterator[pa.Reco
     """These messages, each origin's in order in each file. Where a file cannot be read, or is gone,
     other files of the directory stand in for it; UsageError if they have not all of it."""
     due = deque(files)
-    index: Index | None = None
+    index = Index(directory)
+    troubles: dict[str, str] = {}
     while due:
         file = due.popleft()
         given: list[_Runs] = []
@@ -108,10 +109,10 @@ def read_messages(directory: str, files: Iterable[FileRead]) -> Iterator[pa.Reco
         if trouble is None:
             continue
         log.warning("others stand in for a file of the archive: %s", trouble)
-        if index is None:
-            index = Index(directory)
-            index.refresh()
-        index.leave_out(file.path, str(trouble))
+        troubles[file.path] = str(trouble)
+        index.refresh()  # files may have been merged meanwhile
+        for path, reason in troubles.items():
+            index.leave_out(path, reason)
         due.extendleft(_by_file(index.stand_ins(_left(file.wanted, given))))
 
 
@@ -184,8 +185,8 @@ class _Runs(NamedTuple):
 def _wanted_runs(rows: pa.RecordBatch, wanted: Sequence[Wanted]) -> tuple[_Runs, _Runs]:
     """All that is wanted, each origin's in order and else as rows are, so that payloads stand as
     they are stored; and which seqnos are fragments, which are no messages of their own."""
-    is_delivery = pc.equal(rows["event"].cast(pa.string()), DELIVER)
-    is_fragment = pc.equal(rows["kind"].cast(pa.string()), "fragment").to_numpy(False)
+    is_delivery = is_among(rows["event"], (DELIVER,))
+    is_fragment = is_among(rows["kind"], ("fragment",)).to_numpy(False)
     found = [
         _runs_of(rows, pc.and_(is_delivery, _is_of(rows, wish.origin)), number, wish)
         for number, wish in enumerate(wanted)
@@ -199,7 +200,7 @@ def _wanted_runs(rows: pa.RecordBatch, wanted: Sequence[Wanted]) -> tuple[_Runs,
 
 def _is_of(rows: pa.RecordBatch, origin: OriginKey) -> pa.Array:
     sender, incarnation, stream = origin
-    is_sender = pc.equal(rows["peer"].cast(pa.string()), sender)
+    is_sender = is_among(rows["peer"], (sender,))
     is_incarnation = pc.equal(rows["peer_inc"], pa.scalar(incarnation, pa.uint64()))
     return pc.and_(pc.and_(is_sender, is_incarnation), pc.equal(rows["stream"], stream))
 

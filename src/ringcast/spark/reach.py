@@ -2,9 +2,11 @@
 
 A sender purges what every member of its view has delivered, by their acks or reports (N5). So of
 what it had purged in a view, each member of that view must have delivered all: those who came to it
-from another part, what was sent since. What it had not purged was not known to be everybody's: at
-the end of a trace, or where a view went on without the receiver, nothing is owed of that (VS4 and
-VS5 say what is owed by those who go on).
+from another part, what was sent since. Its window has room for so many messages (RB2): it had
+purged what lies further back than that when it sent the last, whether a row tells or not. What it
+had not purged was not known to be everybody's: at the end of a trace, or where a view went on
+without the receiver, nothing is owed of that, as who leaves need not read what it has received (VS4
+and VS5 say what is owed by those who go on).
 
 What hangs on the missing end of its trace is not held against a receiver that was killed.
 
@@ -18,7 +20,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringcast.model import Stream
 from ringcast.spark.report import Reach
+from ringcast.spark.summary import Purged
 from ringcast.trace.rows import DELIVER, OPEN, split_key
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
     from ringcast.rules.history import Life, Stay
     from ringcast.spark.recorded_run import RecordedRun
-    from ringcast.spark.summary import Purged
+    from ringcast.spark.summary import MemberTrace
     from ringcast.trace.rows import MemberKey, OriginKey, PairKey, ViewKey
 
 
@@ -57,7 +61,8 @@ def judge_reach(run: RecordedRun) -> Reached:
     for sender, life in run.history.lives.items():
         stays = {stay.view.idx: stay for stay in _forward(life)}
         most: dict[PairKey, tuple[Purged, int]] = {}
-        for (stream, view_idx), mark in run.members[sender].summary.purged.items():
+        marks = run.members[sender].summary.purged | _outgrown(run.members[sender], life)
+        for (stream, view_idx), mark in marks.items():
             stay = stays.get(view_idx)
             if stay is None:
                 continue
@@ -77,6 +82,19 @@ def judge_reach(run: RecordedRun) -> Reached:
         Reach(run.names.of(receiver), run.names.of_origin(origin), delivered, sent)
         for _, origin, receiver, delivered, sent in sorted(_shares(run))
     ]
+    return found
+
+
+def _outgrown(trace: MemberTrace, life: Life) -> dict[tuple[int, int], Purged]:
+    """What it must have purged to have room for what it sent, where that is more than rows tell."""
+    known = trace.summary.purged
+    found: dict[tuple[int, int], Purged] = {}
+    for stay in life.stays.values() if trace.capacity else ():
+        sent = stay.sent.get(Stream.FIFO)
+        if sent is not None:
+            at, through = (int(Stream.FIFO), stay.view.idx), sent.last - trace.capacity
+            if through > (known[at].through if at in known else 0):
+                found[at] = Purged(sent.row.idx, through)
     return found
 
 

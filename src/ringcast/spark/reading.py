@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from ringcast.errors import RingcastError, UsageError
 from ringcast.spark.summary import SPAN_BLOCKS
+from ringcast.trace.columns import is_among
 from ringcast.trace.held import Range
 from ringcast.trace.rows import BLOCK, LISTS, SEND, Row
 from ringcast.trace.segments import Segment
+from ringcast.trace.whole import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,7 +49,15 @@ def damaged_files(spark: SparkSession, paths: Iterable[str]) -> list[str]:
 
 
 def size_of(*paths: str) -> int:
-    return sum(Path(path).stat().st_size for path in paths)
+    """How many bytes they are to read. Who reads one that cannot be read says so."""
+    return sum(map(_size, paths))
+
+
+def _size(path: str) -> int:
+    try:
+        return patiently(lambda: os.stat(path)).st_size
+    except OSError:
+        return 0
 
 
 def _damaged(path: str) -> list[str]:
@@ -168,21 +178,14 @@ def _matches(rows: pa.RecordBatch, want: Want) -> NDArray[Any]:
     low, high = rows[want.column].to_numpy(), rows[want.upper].to_numpy()
     places = np.flatnonzero((low <= want.numbers.last) & (high >= want.numbers.first))
     if want.events:
-        places = places[_is_among(rows["event"], want.events)[places]]
+        places = places[is_among(rows["event"], want.events).to_numpy(False)[places]]
     if want.origin is not None:
         peer, inc, stream = want.origin
         places = places[rows["stream"].to_numpy()[places] == stream]
         if SEND not in want.events:  # Whose sends these are need not be said in the row.
-            places = places[_is_among(rows["peer"], (peer,))[places]]
+            places = places[is_among(rows["peer"], (peer,)).to_numpy(False)[places]]
             places = places[rows["peer_inc"].to_numpy()[places] == np.uint64(inc)]
     return places
-
-
-def _is_among(column: pa.DictionaryArray, values: Sequence[str]) -> NDArray[Any]:
-    """Each name is looked at once, not each row."""
-    names = column.dictionary.to_pylist()
-    found: NDArray[Any] = np.array([name in values for name in names])[column.indices.to_numpy()]
-    return found
 
 
 # Work on executors

@@ -86,7 +86,8 @@ class _Judge:
                 verdict.incomplete += self._run.absent
             if cut:
                 verdict.incomplete.append(f"{cut} breaks in the order were not looked into")
-            if not verdict.premises and not verdict.unknown and verdict.id not in NEED_FULL:
+            is_idle = not verdict.premises and not verdict.unknown and not verdict.undecidable
+            if is_idle and verdict.id not in NEED_FULL:
                 verdict.inconclusive.append("there was nothing to judge")
         return [*self._verdicts.values(), *_not_judged(self._run)]
 
@@ -130,9 +131,11 @@ class _Judge:
         if less:
             asked = 'whom members ask for repair is recorded by record_level="full" only'
             self._verdicts["N8"].unjudged = asked
-        if not all(trace.purge for trace in members.values()):
-            unknown = "traces do not say how members purge"
-            told = f"plain messages of the departed are not compared: {unknown}"
+        purges = {trace.purge for trace in members.values()}
+        if "" in purges or len(purges) > 1:
+            differ = f"members name different purge rules: {', '.join(sorted(purges))}"
+            why = "traces do not say how members purge" if "" in purges else differ
+            told = f"plain messages of the departed are not compared: {why}"
             self._verdicts["VS5"].unjudged = told
 
     def _judge_integrity(self) -> None:
@@ -190,8 +193,8 @@ class _Judge:
             self._violate(
                 "N5",
                 f"{self._name(receiver)} has delivered {self._names.of_origin(origin)} through "
-                f"{through}, which purged through {mark.through} with {self._name(receiver)} in "
-                "its view",
+                f"{through}, which had purged through {mark.through} with "
+                f"{self._name(receiver)} in its view",
                 at_idx(source, mark.idx),
                 at_seqnos(trace, DELIVER, origin, through, through),
                 *(
@@ -201,6 +204,8 @@ class _Judge:
                 ),
             )
         verdict.reaches = found.shares
+        if found.shares and not found.judged:
+            verdict.undecidable.append("what had not been purged may have been under way")
 
     def _judge_details(self) -> None:
         """What frames and windows show, of the members that recorded them."""

@@ -5,7 +5,6 @@ A simulation has one more trace, of the run itself, and its facts.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,9 +13,8 @@ from ringcast.errors import UsageError
 from ringcast.rules.history import Condensed, History
 from ringcast.spark.report import Names
 from ringcast.spark.summary import MemberTrace
-from ringcast.trace.footer import THE_RUN, Recording
+from ringcast.trace.footer import THE_RUN, NamedRows, Recording
 from ringcast.trace.rows import split_key
-from ringcast.trace.segments import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,18 +25,20 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import MemberKey, Row
 
 REFUSED_SHOWN_MAX = 20
-_RECORDED = re.compile(rf"(.+-[0-9a-f]{{16}}-[0-9a-f]{{16}})(-[0-9]+){{1,2}}{re.escape(SUFFIX)}")
-"""The name of a segment: whose it is, and its first row; of a compacted one its last row too."""
 
 
-def choose_run(states: list[SegmentState], run_id: str | None) -> list[SegmentState]:
+def choose_run(
+    states: list[SegmentState], run_id: str | None, refused: Sequence[Refused]
+) -> list[SegmentState]:
     """The segments of this run, or of the only one there is."""
     runs = sorted({state.info.run_id for state in states})
     if run_id is None and len(runs) > 1:
         names = ", ".join(repr(name) for name in runs[:5])
         raise UsageError(f"{len(runs)} runs are here ({names}…): choose one with --run")
     if run_id is not None and run_id not in runs:
-        raise UsageError(f"no run {run_id!r} here; there are {runs[:5]}")
+        reasons = "; ".join(each.reason for each in refused[:REFUSED_SHOWN_MAX])
+        damaged = f"; {len(refused)} files cannot be read: {reasons}" if refused else ""
+        raise UsageError(f"no run {run_id!r} here; there are {runs[:5]}{damaged}")
     return [state for state in states if run_id in (None, state.info.run_id)]
 
 
@@ -53,6 +53,8 @@ class RecordedRun:
         """Members that recorded nothing, or whose files are all gone."""
         self.overlapping: list[SegmentState] = []
         """Segments that tell otherwise of rows that another one has too."""
+        self.of_others: set[Refused] = set()
+        """Files that cannot be read, and whose names say that they are of other runs."""
         self.members: dict[MemberKey, MemberTrace] = {}
         groups: defaultdict[MemberKey, list[SegmentState]] = defaultdict(list)
         for state in states:
@@ -154,7 +156,8 @@ class RecordedRun:
             for node, inc in (*self.mentioned, *self.members, THE_RUN)
         }
         others = [each for each in refused if self.id and _is_of_others(each.path, stems)]
-        self.defects += [each.reason for each in refused if each not in others]
+        self.of_others.update(others)
+        self.defects += [each.reason for each in refused if each not in self.of_others]
         self.notes += [f"of another run: {each.reason}" for each in others[:REFUSED_SHOWN_MAX]]
         if len(others) > REFUSED_SHOWN_MAX:
             self.notes.append(f"and {len(others) - REFUSED_SHOWN_MAX} more files of other runs")
@@ -185,8 +188,8 @@ class RecordedRun:
 
 def _is_of_others(path: str, stems: set[str]) -> bool:
     """Its name is one that a recorder gives, and of none of these."""
-    stem = _RECORDED.fullmatch(_name_of(path))
-    return stem is not None and stem[1] not in stems
+    named = NamedRows.of(_name_of(path))
+    return named is not None and named.stem not in stems
 
 
 def _name_of(path: str) -> str:

@@ -203,7 +203,7 @@ class Verdict:
     @property
     def is_unseen(self) -> bool:
         """Nothing was there to judge it by, as was to be expected."""
-        return self.is_excused and not self.premises
+        return self.is_excused and not self.premises and not self.reaches
 
     @property
     def detail(self) -> str:
@@ -218,7 +218,7 @@ class Verdict:
             parts = [*parts, f"{_percent(self.share)} of the messages compared"]
         if self.worst is not None:
             parts = [*parts, f"the longest wait took {self.worst:.2f} of its bound"]
-        if self.premises:
+        if self.premises or self.reaches:
             parts = [*parts, *self._reservations()]
         return parts
 
@@ -232,7 +232,7 @@ class Verdict:
             yield "each member delivered 100 % of what each sent while both were in the view"
         if self.without:
             yield f"not judged of those who did not record ({', '.join(self.without)})"
-        if self.unjudged:
+        if self.unjudged and self.premises:
             yield self.unjudged
 
     def _reasons(self) -> list[str]:
@@ -341,6 +341,8 @@ class Report:
         for verdict in self.verdicts:
             if verdict.share is not None:
                 yield f"bytes were compared of {_percent(verdict.share)} of the messages"
+            told = [each.text for each in verdict.reaches or () if each.receiver not in killed]
+            yield from told[:1]
         if any(verdict.is_beyond_level for verdict in self.verdicts):
             yield "frames and windows were not recorded"
 

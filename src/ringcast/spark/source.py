@@ -11,7 +11,6 @@ stream's offset when `prune` has removed the last of it, not because its files a
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -141,8 +140,8 @@ class ArchiveReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         index = Index(self._options.path)
         index.refresh()
-        plan = planned(index, Position(), time.time(), self._options)
-        tell_gaps(plan, Position())
+        plan = planned(index, Position(), float("inf"), self._options)
+        tell_gaps(index, plan, Position())
         pieces = [piece for piece in plan.pieces if self._options.wants(piece.origin)]
         # Spark makes one of nothing out of an empty list.
         return [MessagesPartition(files) for files in tasks_of(pieces) or [[]]]
@@ -184,9 +183,8 @@ def planned(index: Index, position: Position, before: float, options: Options) -
     plan = index.pieces(position.digest, before if is_all_told else float("-inf"))
     for origin, gaps in plan.gaps.items():
         for gap in gaps if options.wants(origin) else ():
-            lost = index.lost_in(origin, gap)
-            if lost or not _is_before_all(gap, origin, position):
-                where = "; ".join(lost) or "no file has them"
+            if not _is_before_all(index, gap, origin, position):
+                where = "; ".join(index.lost_in(origin, gap)) or "no file has them"
                 missing = f"messages {gap.first}..{gap.last} of {origin_text(origin)}"
                 raise UsageError(_refused(f"{missing} cannot be read: {where}"))
     return plan
@@ -199,19 +197,22 @@ def _refused(what: str) -> str:
     )
 
 
-def _is_before_all(gap: Range, origin: OriginKey, position: Position) -> bool:
-    """What a sender sent before the first archive came is no loss."""
-    return gap.first == 1 and origin not in position.digest
+def _is_before_all(index: Index, gap: Range, origin: OriginKey, position: Position) -> bool:
+    """What a sender sent before the first archive came is no loss, nor what was pruned since."""
+    return origin not in position.digest and index.is_before_all(origin, gap)
 
 
-def tell_gaps(plan: Plan, position: Position) -> None:
+def tell_gaps(index: Index, plan: Plan, position: Position) -> None:
     for origin, gaps in plan.gaps.items():
         for gap in gaps:
-            if not _is_before_all(gap, origin, position):
+            named = gap.first, gap.last, origin_text(origin)
+            if not _is_before_all(index, gap, origin, position):
                 log.warning(
                     "messages %d..%d of %s cannot be read in the archive and were passed over",
-                    *(gap.first, gap.last, origin_text(origin)),
+                    *named,
                 )
+            elif origin not in index.pruned:
+                log.info("messages %d..%d of %s are older than all that is in the archive", *named)
 
 
 def _wrong(name: str, right: str, text: str) -> UsageError:

@@ -13,7 +13,7 @@ from ringcast.spark.messages import read_messages, tasks_of
 from ringcast.spark.source import MessagesPartition, planned, tell_gaps
 from ringcast.trace.archive import Index
 from ringcast.trace.held import Position
-from ringcast.trace.retention import Query, pruned_origins
+from ringcast.trace.retention import Query
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ringcast.spark.source import Options
     from ringcast.trace.archive import Plan
+    from ringcast.trace.rows import OriginKey
 
 
 class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -74,12 +75,20 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         plan = _limited(plan, limit)
         if not plan.pieces:
             return start
-        tell_gaps(plan, position)
-        # Of an origin that was pruned nothing is to come: so positions stay small.
-        gone = pruned_origins(self._options.path).difference(self._index.origins)
-        digest = plan.after(position.digest)
-        kept = {origin: seqno for origin, seqno in digest.items() if origin not in gone}
-        return Position(kept, plan.gaps).to_dict()
+        tell_gaps(self._index, plan, position)
+        return Position(self._kept(plan.after(position.digest)), plan.gaps).to_dict()
+
+    def _kept(self, digest: dict[OriginKey, int]) -> dict[OriginKey, int]:
+        """Without origins that were pruned as far as they were read, so that positions stay small:
+        they are read from where they go on. Not while nobody knows whose files are there."""
+        there, pruned = set(self._index.origins), self._index.pruned
+        if self._index.untold(float("inf")):
+            return digest
+        return {
+            origin: seqno
+            for origin, seqno in digest.items()
+            if origin in there or seqno > pruned.get(origin, 0)
+        }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._refresh()

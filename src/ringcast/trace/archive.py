@@ -10,7 +10,8 @@ an archive that is slower to write; so a reader waits at a gap before it passes 
 
 A file that cannot be read is tried again whenever the index is refreshed. The file that its archive
 wrote next tells what it holds: other archives stand in for it, and what none of them has is a gap
-with that file's name. Of a file that nobody tells of yet it is not known what is missing.
+with that file's name. Of a file that nobody tells of yet it is not known what is missing. The same
+goes for a file that is absent (`ringcast.trace.told`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ringcast.errors import UsageError
 from ringcast.trace.held import Range, origin_text
 from ringcast.trace.sealed import Unreadable
 from ringcast.trace.segments import Segment, segment_paths
+from ringcast.trace.told import Tellers, read_pruned
 from ringcast.trace.whole import patiently
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ Gaps: TypeAlias = "Mapping[OriginKey, Sequence[Range]]"
 
 GAPS_MAX = 1000
 """Passed over at once in what one origin sent; so a position stays small."""
+LISTINGS_MAX = 20
+"""How often the directory is listed while files vanish before they are opened."""
 
 log = logging.getLogger("ringcast")
 
@@ -127,12 +131,12 @@ class Plan:
 
 
 class Trouble(NamedTuple):
-    """A file that is there and cannot be read."""
+    """A file that cannot be read, or is absent."""
 
     reason: str
     """With its name."""
     since: float
-    """When it got its name, or was first met, in seconds since the epoch."""
+    """When it got its name, or was first met or missed, in seconds since the epoch."""
 
 
 class Index:
@@ -147,16 +151,20 @@ class Index:
         self._others: set[str] = set()  # segments of members that keep no messages
         self._holdings: dict[str, Holdings] = {}
         """What is in each file, by its footer."""
-        self._told: dict[str, tuple[str, Holdings]] = {}
-        """What is in each file, by the footer of another, and of which."""
+        self.pruned: dict[OriginKey, int] = {}
+        """Up to where `prune` has removed what each origin sent."""
+        self._tellers = Tellers()
+        self.absent: dict[str, Trouble] = {}
+        """Files whose messages are missed, by name."""
         self._held: dict[OriginKey, dict[MemberKey, list[Holding]]] = {}
-        self._lost: dict[OriginKey, list[tuple[Range, str]]] = {}
-        """What is known to be in files that cannot be read, and in which."""
+        self._lost: dict[OriginKey, list[tuple[Range, Trouble]]] = {}
+        """What is known to be in files that cannot be read or are absent."""
 
     def refresh(self) -> None:
-        """Take in what has become visible or readable, and drop what is no longer there.
+        """Take in what has become visible or readable, and drop what is no longer there. If a file
+        vanishes before it is opened, list again: what it was merged into is not in that listing.
 
-        UsageError: the directory is not there, or does not tell what is in it.
+        UsageError: the directory is not there, does not tell what is in it, or does not keep still.
         """
         try:
             patiently(lambda: os.stat(self.directory))
@@ -165,13 +173,18 @@ class Index:
                 f"{self.directory}: no such directory ({error.strerror}): where does the archive "
                 "write?"
             ) from error
-        there = self._listed()
-        self._drop(self.files.keys() - there)
-        for path in self.unreadable.keys() - there:
-            del self.unreadable[path]
-            self._holdings.pop(path, None)
-        for path in sorted(there - self.files.keys() - self._others):
-            self._add(path)
+        for _ in range(LISTINGS_MAX):
+            there = self._listed()
+            self._drop(self.files.keys() - there)
+            for path in self.unreadable.keys() - there:
+                del self.unreadable[path]
+                self._holdings.pop(path, None)
+            new = sorted(there - self.files.keys() - self._others)
+            vanished = [path for path in new if not self._add(path)]
+            if not vanished:
+                break
+        else:
+            raise UsageError(f"{vanished[0]}: it is listed, and gone whenever it is opened")
         self._tell_lost()
 
     def _listed(self) -> set[str]:
@@ -202,9 +215,18 @@ class Index:
 
     def lost_in(self, origin: OriginKey, gap: Range) -> list[str]:
         """What is wrong with the files that have messages of this gap and cannot be read."""
+        return [trouble.reason for trouble in self._troubles(origin, gap)]
+
+    def is_before_all(self, origin: OriginKey, gap: Range) -> bool:
+        """Whether these messages were sent before there was an archive, or pruned, as far as is
+        known here."""
+        is_first = gap.first == 1 and gap.last <= self.pruned.get(origin, gap.last)
+        return is_first and not self._troubles(origin, gap)
+
+    def _troubles(self, origin: OriginKey, gap: Range) -> list[Trouble]:
         return [
-            self.unreadable[path].reason
-            for held, path in self._lost.get(origin, ())
+            trouble
+            for held, trouble in self._lost.get(origin, ())
             if held.first <= gap.last and held.last >= gap.first
         ]
 
@@ -215,6 +237,11 @@ class Index:
     @property
     def origins(self) -> list[OriginKey]:
         return sorted(self._held.keys() | self._lost.keys())
+
+    @property
+    def mentioned(self) -> set[OriginKey]:
+        """These, and all that files tell of."""
+        return self._tellers.origins | self._held.keys() | self._lost.keys()
 
     def pieces(self, start: Digest, passed_before: float) -> Plan:
         """All that is behind `start`, up to gaps that became visible later than `passed_before`."""
@@ -301,15 +328,15 @@ class Index:
                 following = min(behind, key=lambda held: (held.first, held.file.visible_at))
                 gap, since = Range(at + 1, following.first - 1), following.file.visible_at
             else:
-                lost = [(held, path) for held, path in self._lost.get(origin, ()) if held.last > at]
-                if not lost:
+                last = max((held.last for held, _ in self._lost.get(origin, ())), default=0)
+                if last <= at:
                     return
-                gap = Range(at + 1, max(held.last for held, _ in lost))
-                since = min(self.unreadable[path].since for _, path in lost)
-            yield gap, since
+                gap, since = Range(at + 1, last), 0.0
+            yield gap, max([since, *(lost.since for lost in self._troubles(origin, gap))])
             at = gap.last
 
-    def _add(self, path: str) -> None:
+    def _add(self, path: str) -> bool:
+        """Whether the file is still there."""
         known = self.unreadable.pop(path, None)
         try:
             # Who was waited for in vain is not waited for every time.
@@ -317,32 +344,32 @@ class Index:
                 about = patiently(lambda: os.stat(path))
                 info, holdings, before = segment.info, segment.holdings, segment.before
         except (Unreadable, OSError) as error:
-            self._meet(path, error, known)
-            return
+            return self._meet(path, error, known)
         if not info.payloads:
             self._others.add(path)
-            return
+            return True
         messages = sum(held.length for _, held in holdings)
         visible_at = about.st_ctime if info.visible_at is None else info.visible_at
         self.files[path] = File(path, (info.node, info.inc), about.st_size, visible_at, messages)
         self._holdings[path] = holdings
-        if before is not None:
-            self._told[os.path.join(os.path.dirname(path), before.name)] = path, before.holdings
+        self._tellers.add(path, info, before)
         self._hold(self.files[path])
+        return True
 
-    def _meet(self, path: str, error: Exception, known: Trouble | None) -> None:
-        """A file that cannot be read, unless it was removed since it was listed."""
+    def _meet(self, path: str, error: Exception, known: Trouble | None) -> bool:
+        """Note a file that cannot be read; False: it was removed since it was listed."""
         since = time.time()
         try:
-            since = os.stat(path).st_ctime
+            since = patiently(lambda: os.stat(path, follow_symlinks=False)).st_ctime
         except FileNotFoundError:
-            return
+            return False
         except OSError:
             pass
         reason = str(error)
         if known is None or known.reason != reason:
             log.warning("not to be read in the archive: %s", reason)
         self.unreadable[path] = Trouble(reason, since if known is None else known.since)
+        return True
 
     def _hold(self, file: File) -> None:
         for origin, held in self._holdings[file.path]:
@@ -356,22 +383,31 @@ class Index:
             return
         for path in paths:
             del self.files[path], self._holdings[path]
-        self._told = {path: told for path, told in self._told.items() if told[0] not in paths}
+            self._tellers.drop(path)
         # What lay within one of these counts again.
         self._held.clear()
         for file in self.files.values():
             self._hold(file)
 
     def _tell_lost(self) -> None:
+        absent = self._tellers.absent(self._there or (), self.unreadable)
+        self.pruned = read_pruned(self.directory, absent)
         self._lost = {}
-        for path in sorted(self.unreadable):
+        for path, trouble in sorted(self.unreadable.items()):
             for origin, held in self._known(path) or ():
-                self._lost.setdefault(origin, []).append((held, path))
+                self._lost.setdefault(origin, []).append((held, trouble))
+        known, self.absent = self.absent, {}
+        for name, holdings, teller, _ in absent:
+            why = f"{name}: it is not there, and {os.path.basename(teller)} comes after it"
+            trouble = known.get(name, Trouble(why, time.time()))
+            for origin, held in holdings:
+                if held.last > self.pruned.get(origin, 0):
+                    self.absent[name] = trouble
+                    self._lost.setdefault(origin, []).append((held, trouble))
 
     def _known(self, path: str) -> Holdings | None:
         """What is in a file that cannot be read, if anybody tells."""
-        told = self._told.get(path)
-        return self._holdings.get(path) or (None if told is None else told[1])
+        return self._holdings.get(path) or self._tellers.holdings_of(path)
 
 
 def _in_order(held: list[Holding]) -> list[Holding]:

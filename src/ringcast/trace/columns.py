@@ -11,11 +11,12 @@ from ringcast.trace.rows import Row
 
 try:
     import pyarrow as pa
+    import pyarrow.compute as pc
 except ImportError as error:
     raise UsageError('Parquet traces need pyarrow: pip install "ringcast[spark]"') from error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Any
 
     import pyarrow.parquet as pq
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 READ_ROWS = 65_536
 """More than recorders put into a row group."""
 
+_MUCH = 1 << 20  # bytes
 TEXT = pa.dictionary(pa.int32(), pa.string())
 _UNSIGNED = frozenset({"inc", "peer_inc", "block_hash"})
 """64 bits in full: incarnations and hashes. Spark reads these as decimal(20, 0)."""
@@ -116,6 +118,24 @@ def _constant(name: str, value: object, count: int) -> pa.Array:
         offsets = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
         return pa.ListArray.from_arrays(offsets, pa.array([], kind.value_type))
     return pa.repeat(pa.scalar(value, kind), count)
+
+
+def unbounded_bytes(column: pa.Array) -> int:
+    """How many bytes it takes beyond those that the number of rows bounds: of a list, or of texts,
+    each row with its own, where that may be much."""
+    if not pa.types.is_dictionary(column.type):
+        return int(column.nbytes) if pa.types.is_list(column.type) else 0
+    if column.dictionary.nbytes * len(column) < _MUCH:
+        return 0
+    lengths = pc.binary_length(column.dictionary)
+    return int(pc.sum(lengths.take(column.indices)).as_py() or 0)
+
+
+def is_among(column: pa.DictionaryArray, values: Collection[str]) -> pa.BooleanArray:
+    """Which rows have one of these texts. Each text is looked at once, not each row."""
+    names = column.dictionary.to_pylist()
+    codes = [at for at, name in enumerate(names) if name in values]
+    return pc.is_in(column.indices, value_set=pa.array(codes, column.indices.type))
 
 
 class Bounds(NamedTuple):

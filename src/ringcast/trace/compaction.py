@@ -4,6 +4,10 @@ Files of one archive are merged where each continues the one before, row by row.
 written and synced under a temporary name. Then, with `prune` kept out and if all that went into it
 is still there, it gets its name, is read once more, and what went into it is removed.
 
+A file tells what the one before it holds. So the newest one of an archive that may go on stays by
+itself, because the next one tells of it; and a file that tells of one that was merged is written
+anew, to tell of the merged one.
+
 Who is killed in between leaves messages in two files. Readers take each message once, so nothing is
 lost or doubled; the merged file says in its name from which row to which it goes, and the next
 compaction removes what lies within it.
@@ -23,7 +27,7 @@ from ringcast.trace.segments import Segment, SegmentWriter, segment_paths
 from ringcast.trace.whole import held_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ringcast.trace.footer import SegmentInfo
@@ -66,7 +70,8 @@ def compact(directory: Path, bytes_max: int = MERGED_BYTES) -> Compacted:
             previous: Source | None = None
             for batch in _batches(kept, bytes_max):
                 try:
-                    merged = _merge(directory, batch, previous, done) if len(batch) > 1 else None
+                    is_due = len(batch) > 1 or _is_outdated(batch[0], previous)
+                    merged = _merge(directory, batch, previous, done) if is_due else None
                 except Unreadable as error:
                     done.left_out.append(str(error))
                     merged = None
@@ -114,13 +119,22 @@ def _without_merged(directory: Path, sources: list[Source], done: Compacted) -> 
     return kept
 
 
-def _batches(sources: Iterable[Source], bytes_max: int) -> Iterator[list[Source]]:
+def _is_outdated(source: Source, previous: Source | None) -> bool:
+    """Whether it tells of another file than the one that comes before it now."""
+    if previous is None or source.before is None or source.info.visible_at is not None:
+        return False
+    is_next = previous.info.last_idx + 1 == source.info.first_idx
+    return is_next and source.before.name != previous.path.name
+
+
+def _batches(sources: list[Source], bytes_max: int) -> Iterator[list[Source]]:
     """Files that continue each other and are not too large together; of one, what is left."""
     batch: list[Source] = []
     for source in sources:
         is_next = bool(batch) and batch[-1].info.last_idx + 1 == source.info.first_idx
         sizes = [one.size for one in (*batch, source)]
         fits = sum(sizes) <= bytes_max and max(sizes) < bytes_max // 2
+        fits = fits and (source is not sources[-1] or source.info.is_last)
         if batch and not (is_next and fits):
             yield batch
             batch = []

@@ -19,6 +19,7 @@ THE_RUN = ("", 0)
 FOOTER_ERRORS = (ValueError, TypeError, LookupError, RecursionError)
 """What reading a footer that others wrote may raise."""
 
+_NAME = re.compile(r"(.+-[0-9a-f]{16}-[0-9a-f]{16})-([0-9]+)(?:-([0-9]+))?\.parquet")
 _INFO_KEY = b"ringcast"
 _HELD_KEY = b"ringcast.held"
 _BEFORE_KEY = b"ringcast.before"
@@ -80,6 +81,23 @@ class SegmentInfo(Recording):
     def recording(self) -> Recording:
         """Whose it is."""
         return Recording(**{item.name: getattr(self, item.name) for item in fields(Recording)})
+
+
+class NamedRows(NamedTuple):
+    """What a segment's name tells: whose rows it has, from which on; of a merged one to which."""
+
+    stem: str
+    first: int
+    last: int | None
+
+    def is_within(self, other: NamedRows) -> bool:
+        return self.stem == other.stem and other.first <= self.first <= (other.last or -1)
+
+    @classmethod
+    def of(cls, name: str) -> NamedRows | None:
+        """None: no recorder gives such a name."""
+        found = _NAME.fullmatch(name)
+        return found and cls(found[1], int(found[2]), None if found[3] is None else int(found[3]))
 
 
 class Before(NamedTuple):

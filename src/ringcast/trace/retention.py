@@ -2,9 +2,9 @@
 
 Each streaming query has a file in the archive's directory, under queries/, with the position that
 it has committed. A file of messages stays until every query is behind it. A query that is gone for
-good is forgotten by command. Whose last messages were removed stands there too, until no query's
-position speaks of that sender any more: a sender whose files are merely out of sight is not among
-them.
+good is forgotten by command. Up to where each origin's messages were removed stands there too, so
+that what was pruned is told from what is lost, or out of sight: of those that queries or files
+speak of, and of some that were the last to go.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 from ringcast.errors import UsageError
 from ringcast.private import make_private, open_private
 from ringcast.trace.archive import Index
-from ringcast.trace.held import Position, origin_text, parse_origin
+from ringcast.trace.held import Position, origin_text
 from ringcast.trace.segments import TEMPORARY_SUFFIX
+from ringcast.trace.told import PRUNED
 from ringcast.trace.whole import patiently, write_whole
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import OriginKey
 
 QUERIES = "queries"
-_PRUNED = "pruned"
+PRUNED_MAX = 10_000
+"""Origins that are noted as pruned though no query and no file speaks of them."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
@@ -133,50 +135,26 @@ def prune(directory: Path | str, before: float, *, is_trial: bool = False) -> Pr
                 needed |= unread
         pruned.removed = [old[path] for path in sorted(old.keys() - needed)]
         if not is_trial:
-            removed = _last_of(index, pruned.removed)
+            _note_pruned(index, pruned.removed)  # first: whoever misses a file finds it noted
             for file in pruned.removed:
                 with suppress(FileNotFoundError):  # somebody else was faster
                     os.unlink(file.path)
-            index.refresh()
-            _note_pruned(index, removed)
             _remove_leftovers(Path(directory), before)
     return pruned
 
 
-def pruned_origins(directory: Path | str) -> set[OriginKey]:
-    """Of whom nothing is left because it was pruned, as far as queries speak of them."""
-    path = Path(directory, QUERIES, _PRUNED)
-    try:
-        return set(map(parse_origin, json.loads(patiently(path.read_text))))
-    except FileNotFoundError:
-        return set()
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UsageError(f"{path} is damaged: {error}") from error
-
-
-def _last_of(index: Index, files: Iterable[File]) -> dict[OriginKey, int]:
-    """The last message of each origin in these files."""
+def _note_pruned(index: Index, files: Iterable[File]) -> None:
+    """Up to where the messages of each origin go with these files."""
     paths = {file.path for file in files}
-    last: dict[OriginKey, int] = {}
+    last = dict(index.pruned)
     for origin, holding in _holdings(index):
         if holding.file.path in paths:
-            last[origin] = max(holding.last, last.get(origin, 0))
-    return last
-
-
-def _note_pruned(index: Index, removed: dict[OriginKey, int]) -> None:
-    """Who has gone with these, up to where. Who was read further has files out of sight."""
-    if index.untold(float("inf")):
-        return  # of whom there are messages in those is not known
-    known: dict[OriginKey, int] = {}
-    for query in queries(index.directory):
-        for origin, seqno in query.committed.digest.items():
-            known[origin] = max(seqno, known.get(origin, 0))
-    gone = {origin for origin, last in removed.items() if last >= known.get(origin, 0)}
-    gone |= pruned_origins(index.directory)
-    gone = (gone & known.keys()).difference(index.origins)
-    text = json.dumps(sorted(map(origin_text, gone)))
-    write_whole(Path(index.directory, QUERIES, _PRUNED), text)
+            last[origin] = max(holding.last, last.pop(origin, 0))
+    known = index.mentioned.union(*(query.committed.digest for query in queries(index.directory)))
+    for origin in [origin for origin in last if origin not in known][:-PRUNED_MAX]:
+        del last[origin]
+    text = json.dumps({origin_text(origin): seqno for origin, seqno in last.items()})
+    write_whole(Path(index.directory, PRUNED), text)
 
 
 def _unread(index: Index, committed: Position) -> set[str]:

@@ -33,19 +33,20 @@ from ringcast.trace.columns import (
     SCHEMA,
     bounds_of,
     constant_column,
+    is_among,
     known_values,
     rows_to_batch,
+    unbounded_bytes,
 )
 from ringcast.trace.files import facts_to_values
 from ringcast.trace.footer import FOOTER_ERRORS, THE_RUN, Footer, Recording, SegmentInfo
 from ringcast.trace.held import Holdings
 from ringcast.trace.rows import CRASH, LISTS, Row
 from ringcast.trace.sealed import VERSION, SealedFile, SealingFile, Unreadable
-from ringcast.trace.whole import patiently, sync
+from ringcast.trace.whole import patiently, sync, warn_once
 
 try:
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 except ImportError as error:
     raise UsageError('Parquet traces need pyarrow: pip install "ringcast[spark]"') from error
@@ -101,9 +102,6 @@ class SegmentWriter:
         self._before = before
         self._name = name
         self._mode = mode
-        self._long = [
-            at for at, item in enumerate(self._schema) if pa.types.is_list(item.type)
-        ]  # the columns that a bounded number of rows does not bound
         self._directory = directory
         self._batches: list[pa.RecordBatch] = []
         self._buffered = 0
@@ -146,7 +144,7 @@ class SegmentWriter:
         self.last_idx = last_idx
 
     def _append(self, batch: pa.RecordBatch) -> None:
-        size = sum(batch.column(at).nbytes for at in self._long)
+        size = sum(map(unbounded_bytes, batch.columns))
         if size > GROUP_BYTES_MAX - ROW_GROUP_BYTES:
             raise OverflowError(f"{size} bytes at once: a row group has {GROUP_BYTES_MAX} at most")
         self._batches.append(batch)
@@ -343,6 +341,7 @@ class Segment:
                 constant_column(name, known[name], count) if name in known else found[name].chunk(0)
                 for name in columns
             ]
+            self._check_bytes(sum(map(unbounded_bytes, arrays)), count)
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
         except (*STORAGE_ERRORS, TypeError, ValueError) as error:
             raise Unreadable(self.path, f"damaged: {_one_line(error)}") from error
@@ -386,17 +385,18 @@ class Segment:
         """How many rows a row group has; Unreadable if it would need more memory than one should.
 
         Lists and messages must be stored as they are: an entry of a dictionary may be long, and
-        stand for millions of values.
+        stand for millions of values. Of other texts the entries are measured when they are read.
         """
         about = self._metadata.row_group(group)
-        is_long = about.total_byte_size > GROUP_BYTES_MAX or about.num_rows > GROUP_ROWS_MAX
-        if is_long or any(about.column(at).has_dictionary_page for at in self._without_dictionary):
-            raise Unreadable(
-                self.path,
-                f"a row group of {about.num_rows} rows and {about.total_byte_size} bytes, or more "
-                f"once it is unpacked: no recorder writes over {GROUP_BYTES_MAX}",
-            )
+        hides = any(about.column(at).has_dictionary_page for at in self._without_dictionary)
+        is_long = hides or about.num_rows > GROUP_ROWS_MAX
+        self._check_bytes(GROUP_BYTES_MAX + 1 if is_long else about.total_byte_size, about.num_rows)
         return int(about.num_rows)
+
+    def _check_bytes(self, size: int, rows: int) -> None:
+        if size > GROUP_BYTES_MAX:
+            found = f"a row group of {rows} rows and {size} bytes, or more once it is unpacked"
+            raise Unreadable(self.path, f"{found}: no recorder writes over {GROUP_BYTES_MAX}")
 
     def rows(self) -> list[Row]:
         """All rows, as the in-process rules take them."""
@@ -405,10 +405,9 @@ class Segment:
     def iter_rows(self, events: Collection[str] = ()) -> Iterator[Row]:
         """The rows of these events, or all: few are in memory at a time."""
         lists = tuple(map(Row._fields.index, LISTS))
-        wanted = pa.array(sorted(events), pa.string())
         for batch in self.batches(Row._fields):
             if events:
-                batch = batch.filter(pc.is_in(batch["event"].cast(pa.string()), wanted))
+                batch = batch.filter(is_among(batch["event"], events))
             columns = [column.to_pylist() for column in batch.columns]
             for at in lists:
                 columns[at] = list(map(tuple, columns[at]))
@@ -417,8 +416,7 @@ class Segment:
 
 def segment_paths(directory: Path | str) -> list[Path]:
     """Every visible segment under the directory, by name; UsageError: what is in it is not told."""
-    found: list[Path] = []
-    due = [str(directory)]
+    found, due = list[Path](), [str(directory)]
     while due:
         place = due.pop()
         try:
@@ -432,6 +430,8 @@ def segment_paths(directory: Path | str) -> list[Path]:
                 due += [entry.path] if entry.name not in STATE else []
             elif entry.name.endswith(SUFFIX):
                 found.append(Path(entry.path))
+            elif entry.is_symlink() and os.path.isdir(entry.path):
+                warn_once(f"{entry.path} is a link to a directory: what is in it is left out")
     return sorted(found)
 
 

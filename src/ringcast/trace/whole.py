@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import time
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from ringcast.errors import UsageError
@@ -33,6 +35,15 @@ TRANSIENT = frozenset(
     }
 )
 """Errors of a system or a network file system that may be over at the next try."""
+
+
+log = logging.getLogger("ringcast")
+
+
+@cache
+def warn_once(text: str) -> None:
+    """However often it is met."""
+    log.warning("%s", text)
 
 
 def write_whole(path: Path, text: str, suffix: str = STAGED_SUFFIX) -> None:

@@ -229,6 +229,19 @@ def test_copies_of_files_change_nothing(tmp_path: Path) -> None:
     assert seqnos(index_of(tmp_path).pieces({}, LATER).pieces) == list(range(1, 41))
 
 
+def test_a_link_to_a_directory_is_left_out_and_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_file(tmp_path / "elsewhere", "one", 0, [Kept(WEB, 1, 3)])
+    archive = tmp_path / "archive"
+    write_file(archive, "one", 100, [Kept(WEB, 4, 6)])
+    (archive / "link").symlink_to(tmp_path / "elsewhere")
+    index = index_of(archive)
+    index.refresh()
+    assert seqnos(index.pieces({}, LATER).pieces) == [4, 5, 6]
+    assert caplog.text.count(f"{archive / 'link'} is a link to a directory") == 1
+
+
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such directory"):
         Index(tmp_path / "nowhere").refresh()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ pytest.importorskip("pyspark", reason="needs ringcast[spark]")
 
 from typing import TYPE_CHECKING
 
+import ringcast.trace.archive
 from ringcast.errors import UsageError
 from ringcast.spark.messages import read_messages, tasks_of
 from ringcast.trace import compaction
@@ -20,7 +22,7 @@ from ringcast.trace.compaction import compact
 from ringcast.trace.retention import Query, keeping_prune_out, prune
 from ringcast.trace.segments import Segment, segment_paths
 from ringcast.trace.whole import held_alone
-from support.archives import APP, WEB, Kept, damage, payload, tear, write_file
+from support.archives import APP, WEB, Kept, damage, payload, tear, told, write_file
 from support.modes import PRIVATE, modes_below, umask
 
 if TYPE_CHECKING:
@@ -35,19 +37,20 @@ STEP = 9
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """One archive with some small files, each of which continues the one before."""
+    """One archive with some small files, each of which continues the one before, to its end."""
     write_files(tmp_path / "archive")
     return tmp_path / "archive"
 
 
-def write_files(directory: Path, count: int = FILES) -> list[Path]:
+def write_files(directory: Path, count: int = FILES, *, has_end: bool = True) -> list[Path]:
     paths: list[Path] = []
     idx = 0
     for number in range(count):
         first = number * STEP + 1
         kept = [Kept(WEB, first, first + STEP - 1), Kept(APP, number + 1, number + 1)]
         before = paths[-1] if paths else None
-        paths.append(write_file(directory, "one", idx, kept, before=before))
+        is_last = has_end and number == count - 1
+        paths.append(write_file(directory, "one", idx, kept, before=before, is_last=is_last))
         with Segment(paths[-1]) as segment:
             idx = segment.info.last_idx + 1
     return paths
@@ -267,3 +270,102 @@ def test_a_file_that_appears_while_files_are_listed_is_not_missed(
 
     monkeypatch.setattr(os, "scandir", listed)
     assert read(archive, plan(archive)) == EVERYTHING
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_replicas_stand_in_for_merged_files_while_their_archive_goes_on(
+    tmp_path: Path, runs: int
+) -> None:
+    """Its next file tells of the one that was its last when files were merged."""
+    one = tmp_path / "one"
+    last = write_files(one, 4, has_end=False)[-1]
+    write_files(tmp_path / "two")
+    for number in (4, 5)[-runs:]:
+        before = told(last)
+        compact(one)
+        first, idx = number * STEP + 1, before_end(one)
+        kept = [Kept(WEB, first, first + STEP - 1), Kept(APP, number + 1, number + 1)]
+        last = write_file(one, "one", idx, kept, before=before)
+    merged = [path for path in segment_paths(one) if path != last]
+    assert len(merged) == 2
+    for path in merged:
+        content = path.read_bytes()
+        tear(path)
+        index = Index(tmp_path)
+        index.refresh()
+        assert list(index.unreadable) == [str(path)]
+        assert index.untold(LATER) == []
+        assert index.absent == {}
+        path.write_bytes(content)
+    assert compact(one).merged == 3
+    again = compact(one)
+    assert (again.merged, again.made) == (0, [])
+
+
+def before_end(directory: Path) -> int:
+    """The next row of this archive."""
+    with Segment(segment_paths(directory)[-1]) as segment:
+        return segment.info.last_idx + 1
+
+
+def test_what_is_told_of_a_part_of_a_merged_file_is_not_all_of_it(tmp_path: Path) -> None:
+    """As versions up to 0.2 merged: also the newest file."""
+    tail = told(write_files(tmp_path, 3)[-1])
+    (merged,) = compact(tmp_path).made
+    idx = before_end(tmp_path)
+    write_file(tmp_path, "one", idx, [Kept(WEB, 3 * STEP + 1, 4 * STEP)], before=tail)
+    tear(merged)
+    index = Index(tmp_path)
+    index.refresh()
+    (why,) = index.untold(LATER)
+    assert why.startswith(merged.name)
+
+
+@pytest.mark.parametrize("opened", [0, 3])
+def test_files_that_are_merged_before_they_are_opened_are_not_missed(
+    archive: Path, monkeypatch: pytest.MonkeyPatch, opened: int
+) -> None:
+    """They are listed, the merged one is not; those that are opened already stay no longer."""
+    real = Index._add
+    left = opened
+
+    def add(index: Index, path: str) -> bool:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            compact(archive)
+        return real(index, path)
+
+    monkeypatch.setattr(Index, "_add", add)
+    assert read(archive, plan(archive)) == EVERYTHING
+    assert left < -1
+
+
+def test_files_are_merged_again_while_others_stand_in(archive: Path) -> None:
+    size = max(path.stat().st_size for path in segment_paths(archive))
+    tasks = tasks_of(plan(archive))
+    compact(archive, bytes_max=3 * size)
+    batches = read_messages(str(archive), itertools.chain(*tasks))
+    found = next(batches)["seqno"].to_pylist()
+    compact(archive)
+    assert len(segment_paths(archive)) == 1
+    for batch in batches:
+        found += batch["seqno"].to_pylist()
+    assert len(found) == len(EVERYTHING)
+
+
+def test_a_file_that_is_listed_and_never_there_is_named(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [*segment_paths(archive), archive / "gone.parquet"]
+    monkeypatch.setattr(ringcast.trace.archive, "segment_paths", lambda _: there)
+    with pytest.raises(UsageError, match=r"gone\.parquet: it is listed, and gone whenever"):
+        plan(archive)
+
+
+def test_a_link_that_leads_nowhere_is_a_file_that_cannot_be_read(archive: Path) -> None:
+    (archive / "link.parquet").symlink_to(archive / "nowhere")
+    index = Index(archive)
+    index.refresh()
+    (told,) = index.untold(LATER)
+    assert told.startswith("link.parquet: cannot be read")

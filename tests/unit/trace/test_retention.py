@@ -10,14 +10,18 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
 from ringcast.errors import UsageError
+from ringcast.trace import retention
+from ringcast.trace.archive import Index
 from ringcast.trace.held import Position
-from ringcast.trace.retention import Query, prune, pruned_origins, queries
+from ringcast.trace.retention import Query, prune, queries
 from ringcast.trace.segments import segment_paths
-from support.archives import APP, WEB, Kept, tear, write_file
+from support.archives import APP, WEB, Kept, write_file
 from support.shaky_disk import ShakyDisk
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from ringcast.trace.rows import OriginKey
 
 LATER = 4e9
 """All files are old by then."""
@@ -99,44 +103,85 @@ def test_what_killed_writers_left_goes_when_it_is_old(tmp_path: Path) -> None:
     assert (old.exists(), new.exists()) == (False, True)
 
 
-def test_only_what_was_pruned_leaves_the_positions(tmp_path: Path, files: list[Path]) -> None:
-    """And not what is out of sight for a moment."""
-    query = Query(tmp_path, "q")
-    query.begin()
-    query.commit(Position({WEB: 19, APP: 2}))
+def noted(directory: Path) -> dict[OriginKey, int]:
+    index = Index(directory)
+    index.refresh()
+    return index.pruned
+
+
+def test_up_to_where_messages_were_pruned_is_noted(tmp_path: Path, files: list[Path]) -> None:
+    """And nothing of what is out of sight for a moment."""
     hidden = tmp_path.with_name("hidden")
     files[1].rename(hidden)
     prune(tmp_path, before=0.0)
-    assert pruned_origins(tmp_path) == set()
+    assert noted(tmp_path) == {}
     prune(tmp_path, LATER)
-    assert pruned_origins(tmp_path) == {WEB}  # of app nothing was removed
+    assert noted(tmp_path) == {WEB: 19}
     hidden.rename(files[1])
+    prune(tmp_path, LATER)
+    assert noted(tmp_path) == {WEB: 19, APP: 2}
+    write_file(tmp_path, "one", 200, [Kept(WEB, 20, 29)])
+    prune(tmp_path, LATER)
+    assert noted(tmp_path) == {WEB: 29, APP: 2}
+
+
+def test_it_is_noted_before_anything_is_removed(
+    tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looks at the directory meanwhile misses nothing that is not noted."""
+
+    real = os.unlink
+
+    def refused(path: str) -> None:
+        if str(path).endswith(".parquet"):
+            raise PermissionError
+        real(path)
+
+    monkeypatch.setattr(os, "unlink", refused)
+    with pytest.raises(PermissionError):
+        prune(tmp_path, LATER)
+    assert noted(tmp_path) == {WEB: 19, APP: 2}
+
+
+def test_of_whom_nobody_speaks_only_some_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "PRUNED_MAX", 2)
+    origins: list[OriginKey] = [(f"client {at}", 1, 0) for at in range(6)]
+    query = Query(tmp_path, "q")
+    query.begin()
+    query.commit(Position(dict.fromkeys(origins, 3)))
+    for at, origin in enumerate(origins):
+        first = write_file(tmp_path, "one", 100 * at, [Kept(origin, 1, 3)])
+        assert len(prune(tmp_path, LATER).removed) == 1
+    assert list(noted(tmp_path)) == origins
+    first = write_file(tmp_path, "one", 1000, [Kept(origins[1], 4, 5)])
+    second = write_file(tmp_path, "one", 2000, [Kept(WEB, 1, 3)], before=first)
+    query.commit(Position({origins[0]: 3, origins[1]: 5}))
+    prune(tmp_path, LATER)
+    # The query speaks of the first, a file of the second; the last two went last.
+    assert second.exists()
+    assert noted(tmp_path) == {origins[0]: 3, origins[1]: 5, origins[4]: 3, origins[5]: 3}
+
+
+def test_what_version_0_2_pruned_is_not_missed(tmp_path: Path, files: list[Path]) -> None:
+    """It noted of whom nothing is left, and not up to where."""
+    write_file(tmp_path, "one", 200, [Kept(WEB, 20, 29)], before=files[1])
+    (tmp_path / "queries").mkdir()
+    (tmp_path / "queries" / "pruned").write_text("[]")
+    for path in files:
+        path.unlink()
+    assert noted(tmp_path) == {WEB: 19, APP: 2}
     prune(tmp_path, before=0.0)
-    assert pruned_origins(tmp_path) == set()
-    prune(tmp_path, LATER)
-    assert pruned_origins(tmp_path) == {WEB, APP}
-    query.commit(Position({WEB: 19}))
-    prune(tmp_path, LATER)
-    assert pruned_origins(tmp_path) == {WEB}
+    assert noted(tmp_path) == {WEB: 19, APP: 2}
 
 
-def test_who_was_read_further_than_what_was_pruned_is_out_of_sight(tmp_path: Path) -> None:
-    write_file(tmp_path, "one", 0, [Kept(WEB, 1, 9)])
-    query = Query(tmp_path, "q")
-    query.begin()
-    query.commit(Position({WEB: 12}))
-    assert len(prune(tmp_path, LATER).removed) == 1
-    assert pruned_origins(tmp_path) == set()
-
-
-def test_while_a_file_tells_nothing_nobody_is_known_to_be_pruned(tmp_path: Path) -> None:
-    write_file(tmp_path, "one", 0, [Kept(WEB, 1, 9)])
-    tear(write_file(tmp_path, "one", 100, [Kept(WEB, 10, 12)]))
-    query = Query(tmp_path, "q")
-    query.begin()
-    query.commit(Position({WEB: 9}))
-    assert len(prune(tmp_path, LATER).removed) == 1
-    assert pruned_origins(tmp_path) == set()
+@pytest.mark.parametrize("text", ["{", '{"web": 1}', "null", '{"web#1/fifo": "x"}'])
+def test_a_damaged_note_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "queries").mkdir()
+    (tmp_path / "queries" / "pruned").write_text(text)
+    with pytest.raises(UsageError, match="pruned is damaged"):
+        noted(tmp_path)
 
 
 def test_a_disk_that_is_busy_does_not_forget_a_query(tmp_path: Path) -> None:

@@ -288,6 +288,27 @@ def test_long_values_that_stand_for_many_rows_are_not_read(tmp_path: Path) -> No
         segment.rows()
 
 
+@pytest.mark.parametrize("column", ["detail", "peer", "kind"])
+def test_a_long_text_that_stands_in_many_rows_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    """In the file it is there once; nor is it written, where readers would refuse it."""
+    text = {column: "x" * 400_000}
+    rows = [row._replace(**text) for row in some_rows(5)]
+    path = write_segment(tmp_path, RECORDING, [*rows, *some_rows(1, 5)])
+    monkeypatch.setattr(segments, "GROUP_BYTES_MAX", 1_500_000)
+    with Segment(path) as segment:
+        assert segment.group(0, ["event", "idx"]).num_rows == 6
+        with pytest.raises(Unreadable, match=r"6 rows and 2\d{6} bytes, or more"):
+            segment.rows()
+    monkeypatch.setattr(segments, "GROUP_BYTES_MAX", ROW_GROUP_BYTES + 1_500_000)
+    writer = SegmentWriter(tmp_path, RECORDING)
+    with pytest.raises(OverflowError, match="bytes at once"):
+        writer.add(rows)
+    writer.abandon()
+    assert write_segment(tmp_path, RECORDING, some_rows(5)).exists()
+
+
 def test_no_dictionary_hides_beside_another_column_of_a_name(tmp_path: Path) -> None:
     path = write_segment(tmp_path, RECORDING, some_rows(5))
     table, info = pq.read_table(path), info_of(path)
