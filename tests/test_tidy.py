@@ -16,6 +16,7 @@ BENCHMARKS = ROOT / "benchmarks"
 
 LEVELS = [
     {"errors", "model"},
+    {"checks"},
     {"config", "config_file", "events", "private", "settings"},
     {"wire", "window", "core"},
     {"protocols"},
@@ -32,7 +33,7 @@ APART = {("rules", "protocols"), ("rules", "node")}
 
 PURE = (
     *("wire", "window", "core", "protocols", "datagrams", "node"),
-    *("model", "events", "config", "settings", "errors"),
+    *("model", "events", "checks", "config", "settings", "errors"),
 )
 FORBIDDEN = {
     "asyncio", "concurrent", "datetime", "multiprocessing", "os", "queue", "random", "selectors",
