@@ -40,6 +40,12 @@ MEMBERS_MAX = 512
 SPIN_S_MAX = 1.0
 """Members that beat four times a second never sleep with this."""
 
+GROWN_CAPACITY = 1 << 16
+"""Messages that a window has slots for at the most, where nobody has set its capacity."""
+
+GROWN_WINDOWS = 4
+"""And so many times `window_bytes`."""
+
 DATAGRAM_BYTES_MIN = 512
 DATAGRAM_BYTES_MAX = 65_507
 """What IPv4 allows in one UDP datagram."""
@@ -57,7 +63,8 @@ class DefaultTime(float):
 
 
 class DefaultSize(int):
-    """Bytes that nobody asked for: who joins a group takes that group's size."""
+    """Bytes or messages that nobody asked for. Who joins a group takes that group's size; windows
+    may come to have another capacity."""
 
 
 def is_default(value: object) -> bool:
@@ -112,9 +119,9 @@ class StabilityConfig:
 class MulticastConfig:
     """How messages to the whole group are buffered, acknowledged and repaired."""
 
-    capacity: int = 4096
-    """Messages a sender may have in flight before the slowest member has taken them. More rides
-    out longer pauses; each member holds this many slots per sender."""
+    capacity: int = DefaultSize(4096)
+    """Messages a sender may have in flight before the slowest member has taken them. Each member
+    holds this many slots per sender. If it is not given, windows grow where paths are long."""
 
     xmit_interval_s: float = DefaultTime(0.5)
     """The repair tick τ: the longest pause between two repair attempts, and the beat at which a
@@ -201,7 +208,25 @@ class MulticastConfig:
     @property
     def capacity_max(self) -> int:
         """How large a window may become."""
-        return self.capacity if self.stability is None else self.stability.capacity_max
+        return self.grown_capacity if self.stability is None else self.stability.capacity_max
+
+    @property
+    def grows(self) -> bool:
+        """Whether windows grow where members acknowledge: nobody has said how large they are, and
+        not all are on one machine, where nothing is under way for long."""
+        return is_default(self.capacity) and self.bulk_bytes is None
+
+    @property
+    def grown_capacity(self) -> int:
+        """How many messages such a window may come to."""
+        return max(self.capacity, GROWN_CAPACITY) if self.grows else self.capacity
+
+    @property
+    def grown_bytes(self) -> int:
+        """How many bytes such a window may come to."""
+        if self.held_bytes is not None:
+            return self.held_bytes
+        return GROWN_WINDOWS * self.window_bytes if self.grows else self.window_bytes
 
     @property
     def in_flight_bytes(self) -> int:
@@ -211,7 +236,9 @@ class MulticastConfig:
     @property
     def allowed_bytes(self) -> int:
         """How many one sender is told that it may have under way to this member."""
-        return self.in_flight_bytes if self.held_bytes is None else self.held_bytes // 4
+        if self.held_bytes is None:
+            return self.in_flight_bytes
+        return min(self.in_flight_bytes, self.held_bytes // 4)
 
     @property
     def ack_every(self) -> int:

@@ -89,9 +89,14 @@ LEFT_OUT: dict[type, LeftOut] = {
         # The last one is for who leaves by itself, receipts for who asks: nobody explored does.
         "window fragments _delivered_by_others",
     ),
-    Limits: LeftOut("_assumed", elsewhere="window"),
+    # Capacities are set where anything is explored: windows do not grow.
+    Limits: LeftOut(
+        "_me _assumed _state _messages _bytes _before _patience _rounds _why",
+        instants="is_timed look_at _halved_at _quickest _round_began _round_low _round_end",
+        elsewhere="window widest",
+    ),
     MulticastReceiver: LeftOut(
-        "origin helpers _ack_every _ack_delay _ack_datagrams _ample",
+        "origin helpers _grows _ack_every _ack_delay _ack_datagrams _ample",
         "acks_sent",
         "last_data _turn",
         "window assembler repair",

@@ -88,7 +88,7 @@ class MulticastSender:
         stability = None if self.is_gated else config.stability
         window = SendWindow(
             config.capacity,
-            capacity_max=None if stability is None else config.capacity_max,
+            capacity_max=config.grown_capacity if stability is None else config.capacity_max,
             max_bytes=config.in_flight_bytes,
             datagram_bytes=config.datagram_bytes,
             gate=0 if self.is_gated else SEQNO_MAX,
@@ -113,7 +113,8 @@ class MulticastSender:
         self._stream = stream
         self._config = config
         self._tau = round(config.xmit_interval_s * 1e9)
-        self.limits = Limits(window, config, assumed_bytes)
+        is_acked = stability is None
+        self.limits = Limits(me, window, config, view, assumed_bytes, is_acked=is_acked)
         self._quota: dict[Member, int] = {}  # messages retransmitted to each since then
         self._timers = timers
         self._probe_interval = WATERMARK_PROBE_START_NS
@@ -163,9 +164,10 @@ class MulticastSender:
         self.heard[source] = now
         self._measure(ack.received, now)
         has_room = False
-        limits = self.limits
-        if limits.allowances.get(source) != ack.allowance:
+        limits, widest = self.limits, ack.widest
+        if limits.allowances.get(source) != ack.allowance or limits.widest.get(source) != widest:
             limits.allowances[source] = ack.allowance
+            limits.widest[source] = widest
             has_room = limits.apply()
         if self.acks.update(source, ack.received, ack.delivered):
             self._commit(out)
@@ -176,6 +178,7 @@ class MulticastSender:
             self.stream.receipts.look(self.acks.has_delivered, out)
 
     def on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
+        self.limits.on_loss(nack.missing[-1][-1])
         given = self._quota.get(source, 0)
         quota = self.window.capacity_max - given
         dest = None if self._config.repair_to_all else source
@@ -321,6 +324,7 @@ class MulticastSender:
         return {
             **{name: getattr(self.window, name) for name in ("low", "delivered", "high")},
             **self.stream.stats(),
+            **self.limits.stats(),
             "receipts": len(self.stream.receipts),
             "acks": {str(who): [received, taken] for who, received, taken in self.acks.entries()},
         }
@@ -330,7 +334,8 @@ class MulticastSender:
         if self.is_frozen or not self.is_behind:
             return []
         if self.stream.is_blocked:
-            what = f"send on {name} {self.stream.explain_block(now)}, limited by"
+            block = self.stream.explain_block(now)
+            what = f"send on {name} {block}{self.limits.explain()}, limited by"
         else:
             what = f"{window.high - taken} messages sent on {name} are not yet taken by"
         if not self.acks.slowest():
@@ -404,6 +409,10 @@ class MulticastSender:
             self.fragments.purged(low)
             self._quota.clear()
             self._stuck_since = now
+            if not self.stream.is_blocked:
+                self.limits.is_timed = False
+            elif self.window.low >= self.limits.look_at:
+                self.limits.on_purge(now)
             # Acks are coming in; should they stop, start over with short intervals.
             self._timers.disarm(Timer.WATERMARK_PROBE)
             self._expect_acks(now)
