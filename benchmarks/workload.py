@@ -19,7 +19,8 @@ import click
 
 from ringcast.aio.loop import loop_name
 from ringcast.aio.multicast_socket import group_address
-from ringcast.config import RECEIVE_BUFFER_MIN, check_whole
+from ringcast.checks import check_whole
+from ringcast.config import RECEIVE_BUFFER_MIN
 from ringcast.errors import RingcastError, UsageError
 from ringcast.sim.processes import Cluster, child, hear, tell
 

@@ -18,19 +18,17 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from ringcast.errors import ConfigError, UsageError
+from ringcast.checks import check_address, check_flag, check_name, check_seconds, check_whole
+from ringcast.errors import ConfigError
 from ringcast.model import Address, Purge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 TransportName: TypeAlias = Literal["udp", "multicast", "tcp"]
 
 CAPACITY_LIMIT = 1 << 20
 """A window holds an array of this many slots at the most: 8 MB of pointers."""
-
-NAME_BYTES_MAX = 64
-"""Names stand in every datagram and in every log line; longer ones help nobody."""
 
 DISCOVERY_WAIT_MIN_S = 0.02
 """Less than a round trip, and those who start together decide before they have heard each other:
@@ -41,6 +39,12 @@ MEMBERS_MAX = 512
 
 SPIN_S_MAX = 1.0
 """Members that beat four times a second never sleep with this."""
+
+GROWN_CAPACITY = 1 << 16
+"""Messages that a window has slots for at the most, where nobody has set its capacity."""
+
+GROWN_WINDOWS = 4
+"""And so many times `window_bytes`."""
 
 DATAGRAM_BYTES_MIN = 512
 DATAGRAM_BYTES_MAX = 65_507
@@ -59,7 +63,8 @@ class DefaultTime(float):
 
 
 class DefaultSize(int):
-    """Bytes that nobody asked for: who joins a group takes that group's size."""
+    """Bytes or messages that nobody asked for. Who joins a group takes that group's size; windows
+    may come to have another capacity."""
 
 
 def is_default(value: object) -> bool:
@@ -75,51 +80,6 @@ def internal(default: object) -> Any:
 def settings(kind: type[Any]) -> list[str]:
     """What of a configuration class a user may set."""
     return [one.name for one in fields(kind) if not one.metadata and one.name not in SECTIONS]
-
-
-def check_name(field_name: str, value: str, *, empty_allowed: bool = False) -> None:
-    """Raise ConfigError unless the value may stand in datagrams, logs and file listings."""
-    allowed = f"1 to {NAME_BYTES_MAX} bytes of printable text"
-    if not isinstance(value, str):
-        raise ConfigError(field_name, value, allowed)
-    if not value and empty_allowed:
-        return
-    if not value or not value.isprintable() or "\ufffd" in value:
-        raise ConfigError(field_name, value, allowed)
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise ConfigError(field_name, value, allowed) from None
-    if size > NAME_BYTES_MAX:
-        raise ConfigError(field_name, value[:20] + "…", f"{allowed}; this has {size}")
-
-
-def check_whole(field_name: str, value: object, low: int, high: int) -> None:
-    """Raise ConfigError unless the value is a whole number in low..high."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ConfigError(field_name, value, f"a whole number from {low} to {high}")
-
-
-def check_seconds(field_name: str, value: object, low: float, high: float) -> None:
-    """Raise ConfigError unless the value is a time in low..high seconds (NaN is not)."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-        raise ConfigError(field_name, value, f"from {low:g} to {high:g} seconds")
-
-
-def check_flag(field_name: str, value: object) -> None:
-    """Raise ConfigError unless the value is a truth value."""
-    if not isinstance(value, bool):
-        raise ConfigError(field_name, value, "True or False")
-
-
-def check_address(
-    field_name: str, value: object, parse: Callable[[str], Address] = Address.parse
-) -> None:
-    """Raise ConfigError unless the value is an address; which ones may be used is for `join`."""
-    try:
-        parse(value if isinstance(value, str) else "")
-    except UsageError:
-        raise ConfigError(field_name, value, "host:port, such as 127.0.0.1:7800") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,9 +119,9 @@ class StabilityConfig:
 class MulticastConfig:
     """How messages to the whole group are buffered, acknowledged and repaired."""
 
-    capacity: int = 4096
-    """Messages a sender may have in flight before the slowest member has taken them. More rides
-    out longer pauses; each member holds this many slots per sender."""
+    capacity: int = DefaultSize(4096)
+    """Messages a sender may have in flight before the slowest member has taken them. Each member
+    holds this many slots per sender. If it is not given, windows grow where paths are long."""
 
     xmit_interval_s: float = DefaultTime(0.5)
     """The repair tick τ: the longest pause between two repair attempts, and the beat at which a
@@ -248,7 +208,25 @@ class MulticastConfig:
     @property
     def capacity_max(self) -> int:
         """How large a window may become."""
-        return self.capacity if self.stability is None else self.stability.capacity_max
+        return self.grown_capacity if self.stability is None else self.stability.capacity_max
+
+    @property
+    def grows(self) -> bool:
+        """Whether windows grow where members acknowledge: nobody has said how large they are, and
+        not all are on one machine, where nothing is under way for long."""
+        return is_default(self.capacity) and self.bulk_bytes is None
+
+    @property
+    def grown_capacity(self) -> int:
+        """How many messages such a window may come to."""
+        return max(self.capacity, GROWN_CAPACITY) if self.grows else self.capacity
+
+    @property
+    def grown_bytes(self) -> int:
+        """How many bytes such a window may come to."""
+        if self.held_bytes is not None:
+            return self.held_bytes
+        return GROWN_WINDOWS * self.window_bytes if self.grows else self.window_bytes
 
     @property
     def in_flight_bytes(self) -> int:
@@ -258,7 +236,9 @@ class MulticastConfig:
     @property
     def allowed_bytes(self) -> int:
         """How many one sender is told that it may have under way to this member."""
-        return self.in_flight_bytes if self.held_bytes is None else self.held_bytes // 4
+        if self.held_bytes is None:
+            return self.in_flight_bytes
+        return min(self.in_flight_bytes, self.held_bytes // 4)
 
     @property
     def ack_every(self) -> int:

@@ -471,7 +471,7 @@ def test_a_lowered_allowance_revokes_nothing_and_a_raised_one_makes_room() -> No
     assert (window.high, window.max_bytes) == (in_flight, 1500)
     assert window.charged > window.max_bytes
     assert c.nodes["A"].send([b""], c.now) == 0
-    c.hand_over([Packet(b, "A", [Ack(Stream.FIFO, 0, 0, 1 << 40)])])
+    c.hand_over([Packet(b, "A", [Ack(Stream.FIFO, 0, 0, 1 << 31)])])
     assert window.max_bytes == 16_000
     assert c.nodes["A"].send([b""], c.now) == 1
 
@@ -525,7 +525,7 @@ def test_a_member_that_leaves_does_not_pin_what_it_took() -> None:
 
 def test_what_was_refused_for_its_bytes_is_asked_for_again() -> None:
     """B buffers less ahead of a gap than A may send: legal, and it must come right."""
-    small = MulticastConfig(datagram_bytes=512, window_bytes=2048)
+    small = MulticastConfig(capacity=4096, datagram_bytes=512, window_bytes=2048)
     c = cluster(2, configs={"B": small})
     c.nodes["A"].send([bytes([n]) * 400 for n in range(10)], c.now)
     c.hand_over(c.collect()[1:])  # the first datagram is lost

@@ -151,7 +151,7 @@ class GrowsWithoutBound(MulticastSender):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if not self.is_gated:
-            self.window.capacity_max = 1 << 16
+            self.window.capacity_max = self.window.limit = 1 << 16
             self.window.ceiling = 1 << 40
 
     def _limit_messages(self) -> bool:

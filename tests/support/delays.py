@@ -32,7 +32,11 @@ class Delays:
         for packet in packets:
             self.carried.append((now, packet))
             if not self.lose(packet):
-                heappush(self._under_way, (now + self._one_way, next(self._numbers), packet))
+                self.put(now, packet)
+
+    def put(self, at: int, packet: Packet) -> None:
+        """It is on the wire then."""
+        heappush(self._under_way, (at + self._one_way, next(self._numbers), packet))
 
     def run_until(self, is_reached: Callable[[], bool], seconds: float) -> float:
         """Let time pass until it is so, at most so long; how long it took."""

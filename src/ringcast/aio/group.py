@@ -23,7 +23,7 @@ from ringcast.aio.read_queue import ReadQueue, describe_losses
 from ringcast.aio.receipts import Receipts
 from ringcast.aio.requests import PAYLOAD_BYTES_MAX, Requests, check_payload, request_all, serve
 from ringcast.aio.state import StateExchange
-from ringcast.config import check_seconds
+from ringcast.checks import check_seconds
 from ringcast.core.shared import Phase
 from ringcast.errors import GroupClosed, TimedOut, TooFewMembers, UsageError
 from ringcast.events import (

@@ -24,7 +24,8 @@ from ringcast.aio.sources import (
     is_name,
     look_up_own,
 )
-from ringcast.config import GroupConfig, check_seconds
+from ringcast.checks import check_seconds
+from ringcast.config import GroupConfig
 from ringcast.config_file import load_config
 from ringcast.errors import ConfigError, UsageError
 from ringcast.model import Address

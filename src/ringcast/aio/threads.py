@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ringcast.aio.state import CHUNK_BYTES
-from ringcast.config import check_seconds
+from ringcast.checks import check_seconds
 from ringcast.errors import GroupClosed, TimedOut
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import click
 from ringcast.aio.probe import ANSWER_BYTES_MAX, connect, credentials, probes
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.sources import group_directory, runtime_directory
+from ringcast.checks import check_name
 from ringcast.cli.words import counted, is_told, json_file_option, print_table, safe, say
-from ringcast.config import check_name
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:

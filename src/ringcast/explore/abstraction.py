@@ -27,6 +27,7 @@ from ringcast.errors import Undeliverable
 from ringcast.node import Node
 from ringcast.protocols.connection import Tail
 from ringcast.protocols.early import Early, Strangers
+from ringcast.protocols.limits import Limits
 from ringcast.protocols.memory import Memory
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
@@ -82,14 +83,20 @@ LEFT_OUT: dict[type, LeftOut] = {
         "ready",
     ),
     MulticastSender: LeftOut(
-        "origin _me _stream _tau _assumed _slow_after",
+        "origin _me _stream _tau _slow_after",
         "",
         "heard _quota _probe_interval _ack_time _timed _stuck_since _probed_since",
         # The last one is for who leaves by itself, receipts for who asks: nobody explored does.
         "window fragments _delivered_by_others",
     ),
+    # Capacities are set where anything is explored: windows do not grow.
+    Limits: LeftOut(
+        "_me _assumed _state _messages _bytes _before _patience _rounds _why",
+        instants="is_timed look_at _halved_at _quickest _round_began _round_low _round_end",
+        elsewhere="window widest",
+    ),
     MulticastReceiver: LeftOut(
-        "origin helpers _ack_every _ack_delay _ack_datagrams _ample",
+        "origin helpers _grows _ack_every _ack_delay _ack_datagrams _ample",
         "acks_sent",
         "last_data _turn",
         "window assembler repair",

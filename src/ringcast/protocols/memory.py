@@ -48,7 +48,8 @@ class Memory:
     def __init__(self, config: GroupConfig, streams: int, *, has_state: bool) -> None:
         self.config = config
         """With windows as the limit leaves room for."""
-        self._group_bytes = config.multicast.window_bytes
+        self._base_bytes = config.multicast.window_bytes
+        self._group_bytes = config.multicast.grown_bytes
         self._unicast_bytes = config.unicast.window_bytes
         self._streams = streams
         self._has_state = has_state
@@ -89,8 +90,9 @@ class Memory:
                 self._bound_unicast(layer)
 
     def _bound_group(self, layer: ViewStreams) -> None:
-        size = self.config.multicast.window_bytes
-        layer.config = replace(layer.config, window_bytes=size, held_bytes=size)
+        size = self.config.multicast.grown_bytes
+        base = self.config.multicast.window_bytes
+        layer.config = replace(layer.config, window_bytes=base, held_bytes=size)
         layer.allowed_bytes = layer.config.allowed_bytes
         for sending in layer.senders.values():
             sending.bound(layer.config)
@@ -110,9 +112,10 @@ class Memory:
         left = self.config.memory_limit - sum(self._apart(self._members).values())
         part = max(left // self._count_windows(self._members), self._smallest)
         group, one = min(part, self._group_bytes), min(part, self._unicast_bytes)
+        base = min(group, self._base_bytes)
         self.config = replace(
             self.config,
-            multicast=replace(self.config.multicast, window_bytes=group, held_bytes=group),
+            multicast=replace(self.config.multicast, window_bytes=base, held_bytes=group),
             unicast=replace(self.config.unicast, window_bytes=one, held_bytes=one),
         )
 

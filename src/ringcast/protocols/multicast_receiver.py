@@ -36,6 +36,7 @@ from ringcast.window.assembler import Assembler
 from ringcast.window.receive import BoundedWindow, open_window
 from ringcast.window.send import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Ack, Data, Nack, PeerRepairRequest
+from ringcast.wire.limits import WINDOW_SIZE_MAX
 
 if TYPE_CHECKING:
     from ringcast.config import MulticastConfig
@@ -59,13 +60,14 @@ class MulticastReceiver:
         purge = Purge.ACKS if is_gated else config.purge
         self._is_acking = purge in (Purge.ACKS, Purge.ACKS_RETAINED)
         retain = purge.is_retained
-        most = None if self._is_acking else config.capacity_max * (1 + retain)
+        most = config.grown_capacity if self._is_acking else config.capacity_max * (1 + retain)
+        self._grows = self._is_acking and config.grows
         self.window = open_window(
             config.capacity,
             config.held_bytes,
             capacity_max=most,
             offset=offset,
-            max_bytes=config.window_bytes,
+            max_bytes=config.grown_bytes if self._grows else config.window_bytes,
             retain=retain,
             gate=offset if is_gated else SEQNO_MAX,
         )
@@ -249,7 +251,9 @@ class MulticastReceiver:
         self.acks_sent += 1
         # What waits behind a gap is out of the socket buffer: there is room for as much again.
         allowance += window.ahead_bytes
-        ack = Ack(self.origin.stream, window.received, window.delivered, allowance)
+        allowance = min(allowance, WINDOW_SIZE_MAX)
+        widest = min(window.max_bytes, WINDOW_SIZE_MAX) if self._grows else 0
+        ack = Ack(self.origin.stream, window.received, window.delivered, allowance, widest)
         out.datagram(self.origin.sender, ack)
 
     def _ask(self, now: int, out: Effects) -> None:

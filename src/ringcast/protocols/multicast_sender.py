@@ -40,10 +40,11 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import StartsOver, TooSlow, Unreachable
 from ringcast.core.shared import Named
 from ringcast.model import SEQNO_MAX, Origin, Purge, Stream
+from ringcast.protocols.limits import Limits
 from ringcast.protocols.stream import SendStream, seconds
 from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
-from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow, room_of
+from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import Commit, Data, Watermark
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class MulticastSender:
         stability = None if self.is_gated else config.stability
         window = SendWindow(
             config.capacity,
-            capacity_max=None if stability is None else config.capacity_max,
+            capacity_max=config.grown_capacity if stability is None else config.capacity_max,
             max_bytes=config.in_flight_bytes,
             datagram_bytes=config.datagram_bytes,
             gate=0 if self.is_gated else SEQNO_MAX,
@@ -113,8 +114,8 @@ class MulticastSender:
         self._stream = stream
         self._config = config
         self._tau = round(config.xmit_interval_s * 1e9)
-        self._allowances: dict[Member, int] = {}
-        self._assumed = config.in_flight_bytes if assumed_bytes is None else assumed_bytes
+        is_acked = stability is None
+        self.limits = Limits(me, window, config, view, assumed_bytes, is_acked=is_acked)
         self._quota: dict[Member, int] = {}  # messages retransmitted to each since then
         self._timers = timers
         self._probe_interval = WATERMARK_PROBE_START_NS
@@ -126,7 +127,6 @@ class MulticastSender:
         self._stuck_since = 0  # while blocked: when something was purged last
         self._probed_since: int | None = None  # some ack is behind
         self._limit_messages()
-        self._limit_bytes()
 
     # Inputs
 
@@ -165,9 +165,11 @@ class MulticastSender:
         self.heard[source] = now
         self._measure(ack.received, now)
         has_room = False
-        if self._allowances.get(source) != ack.allowance:
-            self._allowances[source] = ack.allowance
-            has_room = self._limit_bytes()
+        limits, widest = self.limits, ack.widest
+        if limits.allowances.get(source) != ack.allowance or limits.widest.get(source) != widest:
+            limits.allowances[source] = ack.allowance
+            limits.widest[source] = widest
+            has_room = limits.apply()
         if self.acks.update(source, ack.received, ack.delivered):
             self._commit(out)
             self._purge(now, out)
@@ -177,6 +179,7 @@ class MulticastSender:
             self.stream.receipts.look(self.acks.has_delivered, out)
 
     def on_nack(self, source: Member, nack: Nack, out: Effects) -> None:
+        self.limits.on_loss(nack.missing[-1][-1])
         given = self._quota.get(source, 0)
         quota = self.window.capacity_max - given
         dest = None if self._config.repair_to_all else source
@@ -190,8 +193,8 @@ class MulticastSender:
         if stable.number > 1:  # who reported in this round had heard the end of the last
             self._heard_by_all = max(self._heard_by_all, self._agreed)
         self._agreed = mark.by_all
-        self._allowances = {self._me: stable.allowance}
-        has_room = self._limit_bytes()
+        self.limits.allowances = {self._me: stable.allowance}
+        has_room = self.limits.apply()
         limited_by = slowest if mark.by_all < self.window.high else None
         if self.acks.agree(mark.by_all, mark.by_others, limited_by):
             self._purge(now, out)
@@ -249,7 +252,7 @@ class MulticastSender:
 
     def configure(self, config: MulticastConfig, slow_member_timeout_s: float) -> None:
         """This is how the group does it from now on."""
-        self._config = config
+        self._config = self.limits.config = config
         self._tau = round(config.xmit_interval_s * 1e9)
         self._slow_after = round(slow_member_timeout_s * 1e9)
         self.assembler.allow(config.max_message_bytes)
@@ -271,14 +274,14 @@ class MulticastSender:
         self.acks.set_members(view.members, window.low if is_agreed else window.high)
         for member in staying:
             self.acks.update(member, window.high, 0)
-        for table in (self._allowances, self.heard, self._quota):
+        for table in (self.heard, self._quota):
             for member in [member for member in table if member not in view]:
                 del table[member]
         if len(staying) < len(view):
             self.fragments.start_over()
             if self.fragments.starts_often:
                 out.signal(StartsOver())
-        self._limit_bytes()
+        self.limits.begin(view)
         if self.is_gated:
             window.gate = max(window.gate, window.high)
         self._purge(now, out)
@@ -286,8 +289,8 @@ class MulticastSender:
 
     def bound(self, config: MulticastConfig) -> None:
         """So many bytes may be in the window from now on."""
-        self._config = config
-        self._limit_bytes()
+        self._config = self.limits.config = config
+        self.limits.apply()
 
     def remove(self) -> None:
         """It is gone: no timer of it fires any more."""
@@ -324,6 +327,7 @@ class MulticastSender:
         return {
             **{name: getattr(self.window, name) for name in ("low", "delivered", "high")},
             **self.stream.stats(),
+            **self.limits.stats(),
             "receipts": len(self.stream.receipts),
             "acks": {str(who): [received, taken] for who, received, taken in self.acks.entries()},
         }
@@ -333,7 +337,8 @@ class MulticastSender:
         if self.is_frozen or not self.is_behind:
             return []
         if self.stream.is_blocked:
-            what = f"send on {name} {self.stream.explain_block(now)}, limited by"
+            block = self.stream.explain_block(now)
+            what = f"send on {name} {block}{self.limits.explain()}, limited by"
         else:
             started = self.fragments.explain()
             what = f"{window.high - taken} messages sent on {name}{started} are not yet taken by"
@@ -379,17 +384,6 @@ class MulticastSender:
                 self._hold(out)
             self._expect_acks(now)
 
-    def _limit_bytes(self) -> bool:
-        """As many bytes in flight as every current member can take; True if that is more now."""
-        window, config = self.window, self._config
-        before = window.max_bytes
-        allowed = min(self._allowances.values(), default=self._assumed)
-        # Where the configuration is the bound it is one of bytes, not of what these take.
-        window.bulk_bytes = config.bulk_bytes if allowed < config.in_flight_bytes // 2 else None
-        allowed = max(allowed, room_of(window.datagram_bytes, window.bulk_bytes))
-        window.max_bytes = min(allowed, config.window_bytes)
-        return window.max_bytes > before
-
     def _limit_messages(self) -> bool:
         """Where receivers retain: no more than they have slots for; True if that is more now."""
         if self.is_gated or self._config.purge is not Purge.RETAINED:
@@ -419,6 +413,10 @@ class MulticastSender:
             self.fragments.purged(low)
             self._quota.clear()
             self._stuck_since = now
+            if not self.stream.is_blocked:
+                self.limits.is_timed = False
+            elif self.window.low >= self.limits.look_at:
+                self.limits.on_purge(now)
             # Acks are coming in; should they stop, start over with short intervals.
             self._timers.disarm(Timer.WATERMARK_PROBE)
             self._expect_acks(now)

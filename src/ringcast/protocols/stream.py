@@ -236,7 +236,7 @@ class SendStream:
         window = self.window
         return (
             f"blocked for {seconds(now - self.blocked_since)}: window full "
-            f"({window.high - window.low} of {window.capacity_max} messages, "
+            f"({window.high - window.low} of {window.limit} messages, "
             f"{window.charged} of {window.max_bytes} bytes)"
         )
 

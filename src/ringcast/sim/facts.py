@@ -49,7 +49,9 @@ def facts_of(cluster: Cluster) -> Facts:
         expiry_ns=ns(options.expiry_ms),
         close_ns=ns(options.close_ms),
         max_retransmit_ns=ns(options.max_retransmit_ms),
-        capacity={key: options.capacity_max(each.slot) for key, each in residents.items()},
+        capacity={
+            key: options.multicast_config(each.slot).capacity_max for key, each in residents.items()
+        },
         stopped_members=frozenset(stopped),
         nodes=options.nodes,
         discovery_ns=round(config.discovery_wait_s * 1e9),

@@ -44,7 +44,8 @@ from threading import Event
 from time import monotonic
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 
-from ringcast.config import CAPACITY_LIMIT, check_whole
+from ringcast.checks import check_whole
+from ringcast.config import CAPACITY_LIMIT
 from ringcast.errors import GroupClosed, UsageError
 
 T = TypeVar("T")

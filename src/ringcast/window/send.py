@@ -26,19 +26,21 @@ much for it. Shorter datagrams, and those that came in fragments, it charges for
 class SendWindow(Window):
     """What one sender has in flight on one stream. Own messages are delivered through it too.
 
-    Bounded in messages by `capacity_max`, and in bytes as the kernels on the way count them: more
+    Bounded in messages by `limit`, and in bytes as the kernels on the way count them: more
     in flight than the slowest socket buffer holds is lost, and each loss costs a repair.
-    `max_bytes` may be set at any time; lowering it revokes nothing that is in flight. So may
-    `bulk_bytes`: of each datagram, what is beyond that many costs half.
+    `max_bytes` and `limit`, up to `capacity_max`, may be set at any time; lowering them revokes
+    nothing that is in flight. So may `bulk_bytes`: of each datagram, what is beyond that many costs
+    half.
     """
 
-    __slots__ = ("_charges", "bulk_bytes", "ceiling", "charged", "datagram_bytes")
+    __slots__ = ("_charges", "bulk_bytes", "ceiling", "charged", "datagram_bytes", "limit")
 
     def __init__(self, capacity: int, *, datagram_bytes: int, **bounds: Unpack[Bounds]) -> None:
         super().__init__(capacity, **bounds)
         assert datagram_bytes >= 1
         self.datagram_bytes = datagram_bytes
         self.bulk_bytes: int | None = None
+        self.limit = self.capacity_max
         self.ceiling = SEQNO_MAX
         """No seqno beyond this is given: somebody may have no slot for it yet."""
         self.charged = 0
@@ -48,7 +50,7 @@ class SendWindow(Window):
     def append_run(self, payloads: Sequence[bytes]) -> int:
         """How many found room: exactly these got the seqnos after high, the rest got none (N3)."""
         last = self.high + len(payloads)
-        if last > self.low + self.capacity_max or last > self.ceiling:
+        if last > self.low + self.limit or last > self.ceiling:
             payloads = payloads[: self.room]
         total = sum(map(len, payloads))
         is_least = total <= DATAGRAM_OVERHEAD <= self.datagram_bytes
@@ -81,7 +83,8 @@ class SendWindow(Window):
         if charge < DATAGRAM_OVERHEAD:
             charge = DATAGRAM_OVERHEAD
         charged = self.charged + charge
-        if seqno > self.low + self.capacity or seqno > self.ceiling or charged > self.max_bytes:
+        slots = self.capacity if self.capacity < self.limit else self.limit
+        if seqno > self.low + slots or seqno > self.ceiling or charged > self.max_bytes:
             return False
         ring = self._ring
         ring.slots[seqno & ring.mask] = payload  # put() of one
@@ -162,7 +165,7 @@ class SendWindow(Window):
     @property
     def room(self) -> int:
         """How many more messages may be in flight; their bytes may allow fewer."""
-        return min(self.low + self.capacity_max, self.ceiling) - self.high
+        return max(0, min(self.low + self.limit, self.ceiling) - self.high)
 
     @property
     def is_full(self) -> bool:
@@ -184,6 +187,7 @@ class SendWindow(Window):
     def check_invariants(self) -> None:
         """Assert RB1–RB3 for a retaining window, and that every byte charged is in flight."""
         assert self.low <= self.delivered <= self.high <= self.ceiling
+        assert self.capacity_min <= self.limit <= self.capacity_max
         self._check_capacity()
         if not self._charges:  # nothing is here, as mostly when a simulation looks
             assert (self.high, self.charged) == (self.low, 0)

@@ -17,7 +17,8 @@ from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, NAME_BYTES_MAX, check_whole
+from ringcast.checks import NAME_BYTES_MAX, check_whole
+from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN
 from ringcast.errors import ConfigError, DecodeError, Reject
 from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX, Conn
 from ringcast.wire.changes import InView, Want

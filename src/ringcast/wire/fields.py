@@ -28,6 +28,7 @@ from ringcast.wire.limits import (
     DIGEST_ENTRIES_MAX,
     NACK_RANGES_MAX,
     VIEW_MEMBERS_MAX,
+    WINDOW_SIZE_MAX,
 )
 from ringcast.wire.members import are_distinct, encode_member, encode_view_id
 from ringcast.wire.runs import RANGE, Data, decode_data
@@ -50,6 +51,7 @@ Seqno: TypeAlias = Annotated[int, SEQNO]
 Counter: TypeAlias = Annotated[int, _COUNTER]
 CounterOr0: TypeAlias = Annotated[int, Number("Q", 0, COUNTER_MAX, Reject.SEQNO)]
 Allowance: TypeAlias = Annotated[int, Number("Q", 0, ALLOWANCE_MAX, Reject.COUNT)]
+WindowSize: TypeAlias = Annotated[int, Number("I", 0, WINDOW_SIZE_MAX, Reject.COUNT)]
 U64: TypeAlias = Annotated[int, Number("Q", 0, U64_MAX, Reject.SEQNO)]
 Not0: TypeAlias = Annotated[int, Number("Q", 1, U64_MAX, Reject.SEQNO)]
 U16: TypeAlias = Annotated[int, Number("H", 0, 2**16 - 1, Reject.COUNT)]

@@ -30,6 +30,7 @@ from ringcast.wire.fields import (
     Seqno,
     StreamId,
     ViewIdField,
+    WindowSize,
 )
 from ringcast.wire.layout import MESSAGES, frame, record_of
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
@@ -44,12 +45,14 @@ class Ack:
     """To a sender: how far its stream has come here. Both watermarks only ever grow.
 
     `received` is contiguously received, `delivered` is delivered to the application. `allowance` is
-    how many bytes the sender may have in flight towards this member."""
+    how many bytes the sender may have in flight towards this member, `widest` how many it has
+    memory for should the path take more, with slots for GROWN_CAPACITY messages; 0: no more."""
 
     stream: StreamId
     received: Seqno
     delivered: Annotated[Seqno, AtMost("received")]
-    allowance: Allowance
+    allowance: WindowSize
+    widest: WindowSize = 0
 
 
 @frame(3, frozen=False, to_anyone=True, in_view=True)

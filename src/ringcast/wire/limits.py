@@ -7,6 +7,9 @@ from typing import Final
 ALLOWANCE_MAX: Final = 2**63 - 1
 """Bytes a sender may be allowed in flight: what a trace column holds."""
 
+WINDOW_SIZE_MAX: Final = 2**32 - 1
+"""Bytes of one window."""
+
 COUNTER_MAX: Final = 2**63 - 1
 """Epochs, nonces and views count from 1 to here: what a trace column holds."""
 

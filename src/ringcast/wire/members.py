@@ -6,7 +6,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
-from ringcast.config import NAME_BYTES_MAX, check_name, check_whole
+from ringcast.checks import NAME_BYTES_MAX, check_name, check_whole
 from ringcast.errors import ConfigError, DecodeError, Reject
 from ringcast.model import INCARNATION_MAX, Address, Member
 from ringcast.wire.limits import COUNTER_MAX

@@ -238,7 +238,7 @@ STATE = {
     " early loopback strangers sync_requests receivers senders tombstones",
     "Repair": "_marks announced known lost requests tau unasked",
     "SendWindow": "_charges _ring bulk_bytes capacity capacity_max capacity_min ceiling charged"
-    " datagram_bytes delivered gate high low max_bytes",
+    " datagram_bytes delivered gate high limit low max_bytes",
     "Tail": "",
     "ReceiveStream": "_timers assembler is_frozen repair window",
     "Stack": "has_said_goodbye is_closed layers minimum out",
@@ -248,8 +248,9 @@ STATE = {
     " _is_heard _is_tail_off _quota _tail _tail_high _timers conn marked nonce state stream",
     "MulticastReceiver": "_acked_ahead _acked_delivered _acked_received _began_at _datagrams"
     " _delivered_bytes _is_acking _is_repaired _timers is_gated stream",
-    "MulticastSender": "_agreed _allowances _config _heard_by_all _timers acks assembler is_frozen"
-    " is_gated stream",
+    "Limits": "allowances config",
+    "MulticastSender": "_agreed _config _heard_by_all _timers acks assembler is_frozen is_gated"
+    " limits stream",
     "ViewStreams": "aside early _is_closed _next_tag _parted _reading_in _tag config fetch"
     " has_handed_over is_paused reading receivers rounds senders standing",
     "Ring": "mask slots",

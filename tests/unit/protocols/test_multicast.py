@@ -34,7 +34,7 @@ def view(*members: Member, counter: int = 1) -> View:
 
 def machine(*others: Member, fragment_bytes: int = 900, **config: Any) -> Streams:
     """A's, with these in its view."""
-    defaults: dict[str, Any] = {"datagram_bytes": 1000, "window_bytes": 1 << 16}
+    defaults: dict[str, Any] = {"capacity": 4096, "datagram_bytes": 1000, "window_bytes": 1 << 16}
     members = (A, *others) if others else ()
     options = MulticastConfig(**(defaults | config))
     return Streams(A, options, *members, fragment_bytes=fragment_bytes)

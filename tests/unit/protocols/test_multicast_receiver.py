@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ringcast.config import MulticastConfig
+from ringcast.config import DefaultSize, MulticastConfig
 from ringcast.core.effects import Effects
 from ringcast.core.shared import Deadlines
 from ringcast.model import Address, Member, Origin, Stream
@@ -30,7 +30,7 @@ class Receiver:
     """A receiver for A's messages and what came out of it."""
 
     def __init__(self, offset: int = 0, **config: Any) -> None:
-        options = MulticastConfig(**config)
+        options = MulticastConfig(**({"capacity": 4096} | config))
         self.deadlines = Deadlines()
         timers = self.deadlines.owner("received")
         self.box = MulticastReceiver(Origin(A, Stream.FIFO), options, offset, timers)
@@ -403,3 +403,14 @@ def test_what_is_taken_bit_by_bit_is_acknowledged_by_its_bytes() -> None:
     for _ in range(106):
         r.box.take_ready(1, 0, 106_496, r.out)
     assert [ack.delivered for ack in r.sent() if isinstance(ack, Ack)] == [54]
+
+
+def test_an_ack_tells_what_there_is_memory_for_unless_a_capacity_was_set() -> None:
+    r = Receiver(capacity=DefaultSize(8), window_bytes=1 << 20)
+    r.data(1)
+    r.take()
+    r.box.close(ALLOWANCE, r.out)
+    assert r.sent() == [Ack(Stream.FIFO, 1, 1, ALLOWANCE, 4 << 20)]
+    assert r.box.window.capacity == 8
+    r.data(2, 100)  # there are slots for more than the base
+    assert r.box.window.received == 101

@@ -56,6 +56,7 @@ from ringcast.wire.limits import (
     MESSAGES_MAX,
     NACK_RANGES_MAX,
     VIEW_MEMBERS_MAX,
+    WINDOW_SIZE_MAX,
 )
 from support.echo import Echo
 
@@ -633,7 +634,7 @@ def test_what_is_passed_on_is_cut_when_it_is_read() -> None:
 def test_the_extremes_survive() -> None:
     frames: list[Frame] = [
         Data(FIFO, SEQNO_MAX - 1, [b"x", b""]),
-        Ack(UNIFORM, SEQNO_MAX, SEQNO_MAX, ALLOWANCE_MAX),
+        Ack(UNIFORM, SEQNO_MAX, SEQNO_MAX, WINDOW_SIZE_MAX, WINDOW_SIZE_MAX),
         Ack(FIFO, 0, 0, 0),
         Nack(FIFO, [range(1, 2**32), range(2**32, 2**32 + 1), range(SEQNO_MAX, SEQNO_MAX + 1)]),
         Watermark(UNIFORM, SEQNO_MAX),

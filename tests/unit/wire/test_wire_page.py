@@ -85,7 +85,7 @@ def bounds_in_words(field: Field, number: Number) -> str:
         return f"at most *{field.limit}*"
     if number is fields.STREAM:
         return "0 or 1"
-    if number.high == 2**64 - 1:
+    if number.high in (2**32 - 1, 2**64 - 1):
         return "not 0" if number.low else ""
     return f"{number.low} to {high}" if number.low else f"at most {high}"
 

@@ -312,7 +312,7 @@ class ViewStreams(ReliableMulticast):
         self.reading.unread.append(UnreadView(view, [event], cuts, bool(new)))
         if self.reading.is_blocked:
             out.signal(Left(f"not read through {len(self.reading.unread)} views"))
-        elif self.reading.ended_bytes(self._boxes()) > UNREAD_WINDOWS * self.config.window_bytes:
+        elif self.reading.ended_bytes(self._boxes()) > UNREAD_WINDOWS * self.config.grown_bytes:
             out.signal(Left("not read: too much waits of members that have departed"))
         early, self.early = self.early, deque()
         for sender, data in early:  # a window may have opened for it

@@ -135,7 +135,9 @@ class Windows:
     def _write_window(
         self, origin: Origin, window: SendWindow | ReceiveWindow, now: int, **columns: Any
     ) -> None:
-        cap = window.capacity_max if self._messages is None else slots_of(window)
+        cap = slots_of(window) if self._messages is not None else window.capacity_max
+        if isinstance(window, SendWindow) and window.limit < cap:
+            cap = max(window.limit, window.high - window.low)
         marks = {"low": window.low, "hd": window.delivered, "hr": window.high, "cap": cap}
         kind = "send" if isinstance(window, SendWindow) else "receive"
         self._sink.write(trace.WIN, now, **naming(origin), **marks, **columns, kind=kind)
