@@ -209,7 +209,7 @@ def test_files_are_short(path: str) -> None:
 CEILINGS = {
     "aio": 7876,  # checks lie beside config
     "benchmarks": 5133,  # calls, which lay in tools; how long a matrix goes on
-    "cli": 3981,  # what is absent from an archive
+    "cli": 4001,  # what is absent from an archive; Ctrl-C ends with 130
     "core": 668,  # a signal: large messages that start over
     "explore": 3916,  # limits of senders
     "protocols": 10170,  # windows that fit the path

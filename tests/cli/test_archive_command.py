@@ -32,9 +32,12 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "end"),
+    [(signal.SIGINT, (130, "ringcast: interrupted\n")), (signal.SIGTERM, (0, ""))],
+)
 def test_it_keeps_what_is_sent_and_leaves_with_all_of_it(
-    runtime: Path, number: signal.Signals
+    runtime: Path, number: signal.Signals, end: tuple[int, str]
 ) -> None:
     with member("web-1", runtime) as web:
         (runtime / "patient.toml").write_text(PATIENT)
@@ -46,7 +49,7 @@ def test_it_keeps_what_is_sent_and_leaves_with_all_of_it(
             web.until("web-1: three")
             status, shown, errors = wait_for_messages(archive, runtime, 3, number)
         web.until("View 3: web-1")
-    assert (status, errors) == (0, "")
+    assert (status, errors) == end
     last = json.loads(shown.splitlines()[-1])
     assert (last["event"], last["messages"], last["queued_bytes"]) == ("leaving", 3, 0)
     index = Index(runtime / "archive")

@@ -73,7 +73,8 @@ def test_a_terminal_is_left_with_ctrl_c_or_the_end_of_the_input(runtime: Path) -
         b.until("a: hi")
         b.type("ho\n")
         a.until("b: ho")
-        assert a.end(signal.SIGINT)[0] == 0
+        status, _, errors = a.end(signal.SIGINT)
+        assert (status, errors.splitlines()[-1]) == (130, "ringcast: interrupted")
         b.until("View 3: b")
         assert b.end()[0] == 0
     left = [path.name for path in group_directory("orders").iterdir()]

@@ -116,7 +116,7 @@ def test_top_on_a_terminal_shows_it_and_the_manual_shows_such_a_terminal(
         terminal.until(r"does not answer for \d+\.[1-9] s")
         terminal.until(r"web-1, web-2: web-3 is silent[^H]*\x1b\[J")
         status, shown, errors = terminal.end(signal.SIGINT)
-    assert (status, errors) == (0, "")
+    assert (status, errors) == (130, "ringcast: interrupted\n")
     assert shown.startswith("\x1b[?25l\x1b[2J\x1b[H")
     assert shown.rstrip().endswith("\x1b[?25h")
     # Each look is drawn over the one before; the last may not have come to its end.

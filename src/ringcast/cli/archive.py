@@ -152,6 +152,8 @@ class _Keeper:
             for task in done:
                 task.result()  # our own bugs are not to be hidden
             self._tell(group, "leaving")
+        if not self.error:
+            stopped.conclude()
 
     async def _read(self, group: Group) -> None:
         async for event in group.events():

@@ -236,6 +236,8 @@ def follow_audit(
             for line in said.lines(step.report):
                 click.echo(line, err=json_file == SCREEN)
             status = step.report.exit_status
+    if stop.is_interrupt:
+        raise KeyboardInterrupt
     return status
 
 
@@ -285,12 +287,20 @@ def _reason(verdict: Verdict) -> str:
     return f"{verdict.violations[0].text}; {verdict.violation_count} in all"
 
 
+class Stop(threading.Event):
+    is_interrupt = False
+
+    def heed(self, number: int, _: object) -> None:
+        self.is_interrupt |= number == signal.SIGINT
+        self.set()
+
+
 @contextmanager
-def _asked_to_stop() -> Iterator[threading.Event]:
+def _asked_to_stop() -> Iterator[Stop]:
     """Set by the first Ctrl-C or SIGTERM. Spark's own handler would cut off a batch."""
-    stop = threading.Event()
+    stop = Stop()
     signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: stop.set()) for number in signals]
+    before = [signal.signal(number, stop.heed) for number in signals]
     try:
         yield stop
     finally:

@@ -169,6 +169,7 @@ class _Terminal:
                 with suppress(asyncio.CancelledError):
                     await sending
             await printing  # what had arrived before the end
+            stopped.conclude()
         finally:
             if printing is not None:
                 printing.cancel()

@@ -14,10 +14,21 @@ if TYPE_CHECKING:
     from ringcast.aio.group import Group
 
 
+class Stop(asyncio.Event):
+    """Set by the first Ctrl-C or SIGTERM."""
+
+    is_interrupt = False
+
+    def conclude(self) -> None:
+        """When all is done: what Ctrl-C has ended ends as any command does then."""
+        if self.is_interrupt:
+            raise KeyboardInterrupt
+
+
 @asynccontextmanager
 async def joined(
     joining: AbstractAsyncContextManager[Group],
-) -> AsyncIterator[tuple[Group, asyncio.Event]]:
+) -> AsyncIterator[tuple[Group, Stop]]:
     """Be a member. The event is set by the first Ctrl-C or SIGTERM: then the block is to end. The
     next one does what it always does, and ends the leaving too."""
     stopped = _signalled()
@@ -32,15 +43,16 @@ async def joined(
             raise
 
 
-def _signalled() -> asyncio.Event:
+def _signalled() -> Stop:
     loop = asyncio.get_running_loop()
-    came = asyncio.Event()
+    came = Stop()
 
-    def stop() -> None:
+    def stop(which: int) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+        came.is_interrupt = which == signal.SIGINT
         came.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop, number)
     return came

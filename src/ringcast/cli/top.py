@@ -114,7 +114,7 @@ def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> No
       ringcast top orders
       ringcast top orders --once --json
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     is_live = sys.stdout.isatty() and not once and json_file != SCREEN
     try:
         if is_live:
@@ -133,8 +133,6 @@ def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> No
                 return
             is_first = False
             time.sleep(max(0.0, began + interval_s - time.monotonic()))
-    except KeyboardInterrupt:
-        pass
     finally:
         signal.signal(signal.SIGTERM, before)
 
