@@ -15,7 +15,7 @@ from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
 from ringcast.node import Node
 from ringcast.sim.network import ChecksumSeal
 from ringcast.wire.changes import InView, tag_of
-from ringcast.wire.codec import Codec
+from ringcast.wire.codec import VERSION, Codec
 from ringcast.wire.frames import Ack, Data, Watermark
 from support.cluster import cluster
 from support.steps import steps
@@ -185,6 +185,17 @@ def test_what_cannot_be_decoded_is_counted_and_dropped(datagram: bytes, reason: 
     assert a.rejected == {reason.value: 2}
     assert a.stats()["rejected"] == {reason.value: 2}
     assert any(isinstance(event, Delivered) for event in a.take_events(9, 0))
+
+
+def test_who_speaks_another_wire_version_is_refused_and_named() -> None:
+    receiver = node(B)
+    (said,) = datagrams(A, Watermark(Stream.FIFO, 1))
+    older = said[:2] + bytes([VERSION - 1]) + said[3:]
+    receiver.receive_datagrams([older, older], 0)
+    assert receiver.rejected == {Reject.VERSION.value: 2}
+    assert receiver.explain(0)[-1].startswith(
+        f"2 datagrams of another wire version than {VERSION} were refused"
+    )
 
 
 def test_a_seal_that_does_not_open_is_counted() -> None:
