@@ -44,10 +44,10 @@ def main(directory: Path, point: str, times: int) -> None:
         return done
 
     def before(work: Callable[..., Any], reached: str, suffix: str) -> Callable[..., Any]:
-        def begun(path: Path, *args: Any) -> Any:
+        def begun(path: Path, *args: Any, **options: Any) -> Any:
             if path.name.endswith(suffix):
                 come_to(reached)
-            return work(path, *args)
+            return work(path, *args, **options)
 
         return begun
 
