@@ -384,7 +384,10 @@ def test_a_key_file_is_read_again_on_sighup(how: str, tmp_path: Path) -> None:
         path.write_text("nothing of the kind")
         for _ in range(2):  # and told each time
             member.send_signal(signal.SIGHUP)
+            member.stdin.write("\n")  # a thread about to wait in C sees a signal behind that
+            member.stdin.flush()
             assert "the keys are as they were: key file" in member.stderr.readline()
+            assert member.stdout.readline().split() == ids[:1]
         key_file(path, ONE, OTHER)
         member.send_signal(signal.SIGHUP)
         found: list[str] = []
