@@ -216,7 +216,7 @@ CEILINGS = {
     "rules": 4130,
     "sim": 5902,  # views are torn where networks part; windows that fit the path
     "spark": 7515,  # what was pruned, what vanishes or is damaged, shares
-    "trace": 5095,  # windows that fit the path
+    "trace": 5100,  # windows that fit the path; imports that other systems do without
     "window": 1765,  # how often a large message started over; a limit below the slots
     "wire": 3090,  # the widest window
 }

@@ -115,7 +115,7 @@ def frames(group: ViewGroup) -> list[list[Frame]]:
     ]
     in_the_view: list[Frame] = [
         data,
-        Ack(Stream.FIFO, 10**6, 10**6, 1 << 40),
+        Ack(Stream.FIFO, 10**6, 10**6, (1 << 32) - 1, (1 << 32) - 1),
         Nack(Stream.FIFO, [range(1, 1000)]),
         Watermark(Stream.FIFO, FAR),
         Commit(FAR),

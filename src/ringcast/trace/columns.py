@@ -11,7 +11,6 @@ from ringcast.trace.rows import Row
 
 try:
     import pyarrow as pa
-    import pyarrow.compute as pc
 except ImportError as error:
     raise UsageError('Parquet traces need pyarrow: pip install "ringcast[spark]"') from error
 
@@ -36,6 +35,8 @@ _RANDOM = frozenset({"block_hash"})
 
 def load_pandas() -> None:
     """pyarrow does at first use, for most of a second: be it now, not while a member is busy."""
+    import pyarrow.compute  # noqa: F401
+
     pa.array([0])
 
 
@@ -127,12 +128,16 @@ def unbounded_bytes(column: pa.Array) -> int:
         return int(column.nbytes) if pa.types.is_list(column.type) else 0
     if column.dictionary.nbytes * len(column) < _MUCH:
         return 0
+    import pyarrow.compute as pc
+
     lengths = pc.binary_length(column.dictionary)
     return int(pc.sum(lengths.take(column.indices)).as_py() or 0)
 
 
 def is_among(column: pa.DictionaryArray, values: Collection[str]) -> pa.BooleanArray:
     """Which rows have one of these texts. Each text is looked at once, not each row."""
+    import pyarrow.compute as pc
+
     names = column.dictionary.to_pylist()
     codes = [at for at, name in enumerate(names) if name in values]
     return pc.is_in(column.indices, value_set=pa.array(codes, column.indices.type))
