@@ -65,7 +65,7 @@ PLANS = (
     Plan("unicast", first=12),
     Plan("group", first=8, kept=(266, 505, 1151, 1813, 1907, 1928)),
     Plan("group", "stability", first=6),
-    Plan("group", partitions=True, first=6, kept=(24, 160)),
+    Plan("group", partitions=True, first=6, kept=(24, 160, 1737)),
     Plan("uniform", first=6, kept=(316, 335, 548, 1042)),
     Plan("uniform", "stability", first=4, kept=(335,)),
     Plan("uniform", partitions=True, first=4, kept=(287,)),

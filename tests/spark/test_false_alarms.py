@@ -55,7 +55,8 @@ def test_a_fleet_violates_nothing_leaves_nothing_out_and_raises_no_alarm(
     spark: SparkSession, protocol: str, purge: str, partitions: bool
 ) -> None:
     """The simulator judges each run by all that happened, the audit by what members recorded."""
-    seeds = range(200 if partitions else 400)
+    few = 288 if protocol == "uniform" else 200  # VS7 has a case in 287, and in none before
+    seeds = range(few if partitions else 400)
     fleet = Fleet(seeds=seeds, protocol=protocol, purge=purge, partitions=partitions, audit=True)
     rows = fleet_rows(spark, fleet, tasks_for(spark, fleet)).persist()
     tally = outcome(rows).tally

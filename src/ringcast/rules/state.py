@@ -282,7 +282,8 @@ def lost_only_if_nobody_has_it(run: Run, found: Findings) -> None:
     """A state is called lost only in a view to which everybody else came without one, or where all
     who had one have refused it to somebody of the view."""
     members = run.by_member(
-        trace.VIEW, trace.STATE_WAIT, trace.STATE_RECEIVED, trace.STATE_LOST, trace.STATE_REFUSED
+        *(trace.VIEW, trace.SHOWN),
+        *(trace.STATE_WAIT, trace.STATE_RECEIVED, trace.STATE_LOST, trace.STATE_REFUSED),
     )
     for rows in members.values():
         view: Row | None = None
@@ -304,16 +305,21 @@ def lost_only_if_nobody_has_it(run: Run, found: Findings) -> None:
 
 def _could_not(rows: list[Row], view: Row, lost: Row) -> bool:
     """Whether this one was without a state itself when it came to that view, or has refused.
-    Founders have one from their first view on, others have to wait for theirs from there."""
-    has_state = has_view = is_there = False
+    Founders have one from their first view on, others have to wait for theirs from there. That is
+    told when the application sees the view, which may be later."""
+    has_state = has_view = is_there = is_shown = False
     for row in rows:
+        is_shown |= row.event == trace.SHOWN and row.view_key == view.view_key
         if row.run_idx > lost.run_idx:
-            break
+            if is_shown:
+                break
+            has_state &= row.event != trace.STATE_WAIT
+            continue
         is_there |= row.event == trace.VIEW and row.view_key == view.view_key
         if row.event == trace.STATE_REFUSED:
             if row.peer_member in view.members:
                 return True
-        elif is_there:
+        elif is_there or row.event == trace.SHOWN:
             continue
         elif row.event != trace.VIEW:
             has_state = row.event != trace.STATE_WAIT

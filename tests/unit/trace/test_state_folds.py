@@ -385,6 +385,23 @@ def test_a_state_is_lost_if_nobody_came_to_the_view_with_one() -> None:
     assert not violated(story)
 
 
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_who_is_behind_in_reading_came_without_a_state_though_it_says_so_later(
+    is_behind: bool,
+) -> None:
+    story = founded()
+    story.install("a", 2, "ab")
+    story.view("b", 2, "ab")
+    story(STATE_WAIT, "b")
+    story.loses("b")
+    if is_behind:
+        story(STATE_WAIT, "a")
+    story.show("a")
+    if not is_behind:
+        story(STATE_WAIT, "a")
+    assert ("T4" in violated(story)) is not is_behind
+
+
 def test_whoever_has_its_state_since_before_the_view_could_give_it() -> None:
     story = Story()
     story.view("a", 1, "a")
