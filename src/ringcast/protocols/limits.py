@@ -84,7 +84,7 @@ class Limits:
         self.widest: dict[Member, int] = {}
         """Bytes that the window may come to, as each receiver has said in this view."""
         self.is_timed = False
-        """A round is under way; whoever purges while nobody waits for room takes it back."""
+        """A round is under way; a purge while nobody waits for room takes it back."""
         self.look_at = NEVER
         """A purge is looked at from here on."""
         self._me = me
