@@ -114,7 +114,7 @@ def _clusters(
 
 
 def _held(cluster: Cluster) -> list[float]:
-    """For how many ms each who was there before was held up by the change to the view of all."""
+    """For how many ms each who was there before was blocked by the change to the view of all."""
     cluster.await_view()
     cluster.tell_all({"op": "stats"})
     last = [stats["GroupViews"]["held_ms"][-1:] for stats in cluster.hear_all()]
@@ -382,7 +382,7 @@ def _within(samples: Iterable[Sample], first: int, last: int) -> list[Sample]:
 
 
 def _rate(samples: Sequence[Sample]) -> float:
-    """Messages a second, of the time in which no joiner held senders up."""
+    """Messages a second, of the time in which no joiner blocked senders."""
     count = elapsed = 0
     for before, after in pairwise(samples):
         if not before[2] and not after[2]:

@@ -354,7 +354,7 @@ BENCHMARKS = {
         "groups",
         """A joiner gets its state while the group goes on: how fast, and what the others notice.
 
-        What a sender gets through meanwhile is counted while nobody is held up: `blocked` is the
+        What a sender gets through meanwhile is counted while nobody is blocked: `blocked` is the
         share of the time in which the joiner could keep no more messages, so that senders had to
         wait.
 

@@ -198,7 +198,7 @@ class Sender:
     def __init__(self, group: Group, name: str) -> None:
         self.sent = 0
         self.samples: list[tuple[int, int, bool]] = []
-        """When, how many so far, and whether a joiner held senders up."""
+        """When, how many so far, and whether a joiner blocked senders."""
         self._group = group
         self._name = name
         self._is_stopping = False
@@ -225,7 +225,7 @@ class Sender:
 
     async def _sample(self) -> None:
         while not self._is_stopping:
-            is_blocked = any("holds senders up" in reason for reason in self._group.explain())
+            is_blocked = any("blocks senders" in reason for reason in self._group.explain())
             self.samples.append((time.monotonic_ns(), self.sent, is_blocked))
             await asyncio.sleep(SAMPLE_S)
 

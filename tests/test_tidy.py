@@ -151,6 +151,8 @@ RETIRED = {
     "LET_GO|let_go|let(s|ting)? go": "purge (sender), release (receiver)",
     "resent|nacked|sent_again|asked_again": "retransmitted, nack_sent",
     "pinned[ _]by|h(eld|olds?) back": "limited by, blocked",
+    "h(eld|olds?) ((senders?|others|them|it|itself|whom) )?up(?! to)": "blocked",
+    "(was|were) left out|left out (by mistake|for good)|left out of (the|a) view": "excluded",
     "short[ _]way": "fast path",
     "[Pp]redicates?|Folds?": "rule",
     "taken_total|unread_messages": "delivered_total, undelivered_messages",

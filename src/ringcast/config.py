@@ -323,7 +323,7 @@ class MembershipConfig:
 
     join_buffer_bytes: int = internal(16 << 20)
     """Messages to the group that a joiner keeps while its state is still on its way. What is more
-    stays with its senders, and holds them up."""
+    stays with its senders, and blocks them."""
 
     heartbeat_s: float = internal(DefaultTime(0.25))
     """How often a member tells those who watch it that it is alive."""

@@ -111,12 +111,12 @@ class TimedOut(RingcastError, TimeoutError):
 
 class NotDelivered(RingcastError):
     """A message that not all of its receivers have delivered, as far as is known here. `missing`
-    are the members that left, or were left out, before they had; each may have it all the same."""
+    are the members that left, or were excluded, before they had; each may have it all the same."""
 
     def __init__(self, missing: tuple[Member, ...], reason: str) -> None:
         names = ", ".join(map(str, missing))
         super().__init__(
-            f"{names} left, or was left out, before it had delivered the message: {reason}"
+            f"{names} left, or was excluded, before it had delivered the message: {reason}"
         )
         self.missing = missing
 

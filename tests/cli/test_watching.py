@@ -69,7 +69,7 @@ def test_explain_names_who_pins_the_window_since_when_and_what_comes_next(
     )
     assert re.search(
         r"^web-1: web-3 is silent for \d+\.\d s: if it stays so, it is asked in 5\d\d\.\d s and "
-        r"left out 0\.5 s later$",
+        r"excluded 0\.5 s later$",
         text,
         re.M,
     )

@@ -68,7 +68,7 @@ def test_whoever_sleeps_for_too_long_comes_back_as_it_is() -> None:
     assert {frozenset(view) for view in last_views(result).values()} == {
         frozenset({"A#1", "B#1", "C#1"})
     }
-    assert result.summary.happenings["left out, and back"] == 4  # it, for two; they, for it
+    assert result.summary.happenings["excluded, and back"] == 4  # it, for two; they, for it
 
 
 def test_a_refused_port_is_noticed_sooner() -> None:

@@ -138,7 +138,7 @@ def test_a_receipt_tells_who_has_left_without_reading() -> None:
         assert not receipt.is_delivered()
         await c.members[1].leave()
         for task in waiting:
-            with pytest.raises(NotDelivered, match="m1 left, or was left out") as caught:
+            with pytest.raises(NotDelivered, match="m1 left, or was excluded") as caught:
                 await task
             assert caught.value.missing == (b.me,)
         with pytest.raises(NotDelivered):

@@ -125,7 +125,7 @@ class Engine:
 
     def start(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """`main` is the first that may have others call."""
-        # A daemon: should the application end without leaving, it is not held up.
+        # A daemon: should the application end without leaving, nothing delays it.
         self._thread = threading.Thread(
             target=self._run, args=(main,), name=self._name, daemon=True
         )

@@ -1,7 +1,7 @@
 """Group: what an asyncio application holds. `async with ringcast.join("orders") as group`.
 
 Reading is pulling: a message counts as delivered when it is taken here, and a member that does not
-read blocks those who send to it. A member that the others have left out, because it was silent for
+read blocks those who send to it. A member that the others have excluded, because it was silent for
 too long, comes back by itself, as it was; the view that brings it back says so.
 """
 
@@ -248,7 +248,7 @@ class Group:
                     outgoing.receipt = self._receipts.of(number)
                 return
             if accepted < len(chunk):
-                self._watch_unread()  # it may be this member itself that holds itself up
+                self._watch_unread()  # it may be this member that blocks itself
                 await self._writable.setdefault(to, Gate()).wait()
             else:
                 await asyncio.sleep(0)  # the window is large: let others have their turn

@@ -219,7 +219,7 @@ async def join(
     kept there too, for Spark to read; while the disk is behind, reading waits for it, as `ringcast
     archive` does. `metrics` is an address, such as "127.0.0.1:9464", where this member tells
     Prometheus its figures. `memory_limit` is how many bytes its windows and queues may take
-    together: smaller windows hold senders up sooner. With `spin_s`, such as 0.001, the loop does
+    together: smaller windows block senders sooner. With `spin_s`, such as 0.001, the loop does
     not sleep for so long after each datagram: round trips get shorter, for a core. `lose` drops
     what arrives whenever it returns True: for tests of one's own application.
 

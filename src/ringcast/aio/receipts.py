@@ -34,8 +34,8 @@ class Receipt:
         or the member that it was sent to, which may be oneself. Delivered is what their application
         has read; with `receive=False` that is what has arrived.
 
-        NotDelivered names who left, or was left out, before it had delivered the message: it may
-        have it all the same. GroupClosed: this member itself has left, or was left out.
+        NotDelivered names who left, or was excluded, before it had delivered the message: it may
+        have it all the same. GroupClosed: this member itself has left, or was excluded.
         """
         while not self.is_delivered():
             await self._gate.wait()

@@ -277,7 +277,7 @@ async def _lines(limit: int) -> AsyncIterator[list[bytes]]:
 
 async def _read() -> bytes:
     """Terminals, pipes and files alike, and none of them in the event loop. The thread does not
-    hold up the end of the program, as those of a pool would."""
+    delay the end of the program, as those of a pool would."""
     loop = asyncio.get_running_loop()
     came: asyncio.Future[bytes] = loop.create_future()
 

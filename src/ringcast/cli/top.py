@@ -100,7 +100,7 @@ class _Counts(NamedTuple):
 @json_file_option
 def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> None:
     """Watch the members of a group here: how full their windows are, how fast they send and
-    deliver, what has to be retransmitted, and who holds whom up since when.
+    deliver, what has to be retransmitted, and who blocks whom since when.
 
     Keys: q ends it, as Ctrl-C does; w, n and s order the members: who waits first, by name, who
     sends most first; + and - change the interval; space stops the picture, or lets it go on.

@@ -58,7 +58,7 @@ class GroupState:
         self.previous: View | None = None
         """The one before."""
         self.is_over = False
-        """This member has left, or was left out: no view counts any more."""
+        """This member has left, or was excluded: no view counts any more."""
 
     def accepts(self, view: View) -> bool:
         """Whether this is the next view: an older one than the current changes nothing."""

@@ -2,13 +2,13 @@
 
 It is reliable unicast (unicast.py) on epochs of its own, so that it shares neither windows nor
 events with the application's messages. It takes what arrives at once: whoever may send much over
-it waits for answers before sending more, and is never held up by somebody else's messages.
+it waits for answers before sending more, and is never blocked by somebody else's messages.
 
 On send: into the connection to that member, or, while its window is full, behind it. Who leaves
     waits until what it is said to wait for has been taken.
 On view: what is for members that are not in it is forgotten, and so are their connections.
 
-A connection may break (a member that answers nothing for long, and yet is not left out). Messages
+A connection may break (a member that answers nothing for long, and yet is not excluded). Messages
 are then lost; whoever counts on them numbers them.
 """
 

@@ -239,7 +239,7 @@ class FailureDetector(Layer):
             if member not in self._cases and silent >= SILENT_HEARTBEATS * self._heartbeat:
                 reasons.append(
                     f"{member} is silent for {seconds(silent)}: if it stays so, it is asked in "
-                    f"{seconds(max(0, self._suspect_after - silent))} and left out "
+                    f"{seconds(max(0, self._suspect_after - silent))} and excluded "
                     f"{seconds(self._verify)} later"
                 )
         for member, case in self._cases.items():

@@ -363,7 +363,7 @@ class MulticastSender:
         if not self.stream.is_blocked or not self._slow_after or member == self._me:
             return ""
         left = max(0, self._stuck_since + self._slow_after - now)
-        return f"; left out if it takes nothing for {seconds(left)} more"
+        return f"; excluded if it takes nothing for {seconds(left)} more"
 
     def check_invariants(self, view: View) -> None:
         self.stream.check_invariants()
@@ -432,7 +432,7 @@ class MulticastSender:
             self._timed = None
 
     def _complain(self, now: int, out: Effects) -> None:
-        """Nobody need be held up for ever, if that was agreed."""
+        """Nobody need be blocked for ever, if that was agreed."""
         if not self.stream.is_blocked or not 0 < self._slow_after <= now - self._stuck_since:
             return
         if self.window.delivered > self.acks.min_delivered:

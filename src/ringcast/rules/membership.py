@@ -221,11 +221,11 @@ def changes_end(run: Run, found: Findings) -> None:
 
 @rule(
     "V-L6",
-    "who joins and who comes back holds senders up for a tenth of the time at most",
+    "who joins and who comes back blocks senders for a tenth of the time at most",
     Need.CALM,
 )
 def rarely_at_will(run: Run, found: Findings) -> None:
-    """Changes that only bring somebody in hold senders up for a tenth of any ten seconds: nine
+    """Changes that only bring somebody in block senders for a tenth of any ten seconds: nine
     times as long passes after each. So of the last one, behind which that time has yet to pass, all
     but a tenth comes on top."""
     for member in run.freezes.rows:

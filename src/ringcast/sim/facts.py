@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import MemberKey, Row, ViewKey
 
 CRASHED_SENDERS = "seeds: sender dies between data and commit"
-VIEWS = ("merges", "left out, and back", "a proposer dies")
+VIEWS = ("merges", "excluded, and back", "a proposer dies")
 UNIFORM = (CRASHED_SENDERS, "a sender leaves", "delivered by a cut")
 
 
@@ -132,7 +132,7 @@ def _counts(rows: Iterable[Row]) -> Counter[str]:
         match row.event:
             case trace.VIEW:
                 others = set(row.members).difference(row.part)
-                counts["left out, and back"] += len(others & life.met)
+                counts["excluded, and back"] += len(others & life.met)
                 if others & life.met:
                     merges.add(row.view_key)
                 life.met.update(row.members)

@@ -310,7 +310,7 @@ class Complain:
 
     member: MemberField
     is_slow: Annotated[bool, Flag(1)] = False
-    """It lives, but holds me up for too long."""
+    """It lives, but blocks me for too long."""
     wants_state: Annotated[bool, Flag(2)] = False
     """It does not give me the state: let another do it."""
     starts_over: Annotated[bool, Flag(4)] = False

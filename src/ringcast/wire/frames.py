@@ -289,7 +289,7 @@ class StateCancel:
 @frame(37, MESSAGES)
 class JoinerBlocked:
     """To a member: my state is still on its way, and there is no more room for what comes
-    meanwhile: I hold senders up. Or, if not `is_full`, no longer."""
+    meanwhile: I block senders. Or, if not `is_full`, no longer."""
 
     is_full: Annotated[bool, Flag(1)]
 

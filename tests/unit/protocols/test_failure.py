@@ -582,7 +582,7 @@ def test_explain_says_what_becomes_of_who_is_silent() -> None:
     w.run(MS)
     assert w.layer.explain(w.now) == [
         f"B is silent for {4 * HEARTBEAT / 1e9:.1f} s: if it stays so, it is asked in "
-        f"{(SUSPECT_AFTER - 4 * HEARTBEAT) / 1e9:.1f} s and left out {VERIFY / 1e9:.1f} s later"
+        f"{(SUSPECT_AFTER - 4 * HEARTBEAT) / 1e9:.1f} s and excluded {VERIFY / 1e9:.1f} s later"
     ]
     w.run(SUSPECT_AFTER - 4 * HEARTBEAT)
     (asked,) = w.layer.explain(w.now)

@@ -579,11 +579,11 @@ def test_whoever_is_behind_is_named_blocked_or_not(count: int, what: str) -> Non
 def test_whoever_is_not_borne_with_for_ever_is_told_apart() -> None:
     s = Sender(B, capacity=2, slow_member_timeout_s=5.0)
     s.send(b"x", b"x")
-    assert not any("left out" in reason for reason in s.box.explain(10**9))
+    assert not any("excluded" in reason for reason in s.box.explain(10**9))
     s.send(b"x", now=10**9)
     own, other = s.box.explain(3 * 10**9)
     assert own.endswith("that is this member's own application")
-    assert other.endswith("no ack from it yet; left out if it takes nothing for 3.0 s more")
+    assert other.endswith("no ack from it yet; excluded if it takes nothing for 3.0 s more")
     assert s.box.explain(9 * 10**9)[1].endswith("for 0.0 s more")  # overdue
 
 

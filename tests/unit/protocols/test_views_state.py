@@ -468,14 +468,14 @@ def test_who_may_keep_no_more_holds_senders_up_and_says_so() -> None:
         group.send("A", 4)
         group.run(20)
     explained = " ".join(group.node("A").explain(group.process("A").now))
-    assert "C holds senders up" in explained
+    assert "C blocks senders" in explained
     for keeper in (group.keepers["A"], group.keepers["B"]):
         keeper.gives = True
         for transfer in keeper.wanted:
             keeper.give(transfer)
     group.run(2000)
     group.assert_same()
-    assert "holds senders up" not in " ".join(group.node("A").explain(group.process("A").now))
+    assert "blocks senders" not in " ".join(group.node("A").explain(group.process("A").now))
 
 
 def test_a_leaver_abandons_what_it_takes_and_gives() -> None:
@@ -693,7 +693,7 @@ def test_everybody_is_told_who_holds_senders_up_and_when_no_longer() -> None:
     taker.layer.note_full(True, taker.out)
     taker.layer.note_full(True, taker.out)
     taker.begin(A, B, C, counter=6)
-    assert "holds senders up" in taker.layer.explain(0)[0]
+    assert "blocks senders" in taker.layer.explain(0)[0]
     taker.hear(*WHOLE)
     told = [(who, said) for who, said in taker.told() if isinstance(said, JoinerBlocked)]
     assert told == [(who, JoinerBlocked(True)) for who in (A, C)] + [

@@ -114,7 +114,7 @@ class ViewChange:
         ]
         reasons += [
             f"nothing comes from {member} to this member for {seconds(now - since)}; if others "
-            f"hear it, {first} leaves out one of the two"
+            f"hear it, {first} excludes one of the two"
             for member, since in unheard.items()
             if member in self.view and member not in self.suspects
         ]

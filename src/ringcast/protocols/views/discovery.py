@@ -14,9 +14,9 @@ After a loss no part is met for a while: a second, and twice as long each time i
 together since, up to 16 seconds; in quiet times that is forgotten. So a link that comes and goes
 makes and breaks views less and less often. Who looks for the group is not put off by that, nor does
 its coming in count: it was in no view that could break. Nor does a change that nobody needs follow
-at once on another: after one that held senders up for so long, nine times as long passes, 50 ms at
+at once on another: after one that blocked senders for so long, nine times as long passes, 50 ms at
 the least and nine seconds at the most. That counts for a part, too, that was asked and did not
-answer: who says Hello and nothing else holds senders up no more than others do. Whoever looks and
+answer: who says Hello and nothing else blocks senders no more than others do. Whoever looks and
 hears of a group waits for it, and begins none of its own.
 """
 
@@ -107,7 +107,7 @@ PAUSE_MIN_NS = 50_000_000
 PAUSE_SHARE = 9
 PAUSE_MAX_NS = 9_000_000_000
 """How long no change is made that nobody needs: so much, and so many times as long as senders were
-held up; but if that took longer than any change does, it was this member that slept."""
+blocked; but if that took longer than any change does, it was this member that slept."""
 
 SPARE_NS = 30_000_000_000
 """For how long nobody comes in, at most, while a large message starts over again and again."""
@@ -121,7 +121,7 @@ GREET_NS = 500_000_000
 PARTS_MAX = VIEW_MEMBERS_MAX
 
 HELD_MAX = 64
-"""Changes of which it is known how long they held senders up."""
+"""Changes of which it is known how long they blocked senders."""
 
 
 class Met(NamedTuple):
@@ -152,7 +152,7 @@ class Meeting:
         self.started_at = 0
         """When this member began to look for its group."""
         self.held: deque[int] = deque(maxlen=HELD_MAX)
-        """For how long the last changes held senders up."""
+        """For how long the last changes blocked senders."""
         self.group_at = -FRESH_NS
         """When somebody was heard who is in a view that this member could come into."""
         self.answered_at = -FRESH_NS
@@ -196,7 +196,7 @@ class Meeting:
         self._has_failed = True
 
     def changed(self, view: View, held_up: int, now: int, *, is_merge: bool) -> None:
-        """A view has begun, for which senders were held up so long."""
+        """A view has begun, for which senders were blocked so long."""
         if held_up:
             self.held.append(held_up)
         is_voluntary, self._has_failed = is_merge or self._has_failed, False

@@ -155,7 +155,7 @@ class Greetings:
 
     def _note_ahead(self, source: Member, hello: Hello, now: int, out: Effects) -> None:
         """A member of my view knows who is elsewhere with it. On the word of anybody else nobody is
-        left out: those are asked."""
+        excluded: those are asked."""
         owner, view = self._owner, self._owner.change.view
         if source in view:
             gone = (source, *hello.members)

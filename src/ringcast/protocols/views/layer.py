@@ -13,7 +13,7 @@ Everybody starts in a view of its own, which is not shown while it looks. Joinin
 and losing somebody are one thing: a change (change.py) to a view of the members that are to go on
 together. The first of a view proposes it: those of its view that it does not suspect, those that
 leave, and the parts that it has met (discovery.py). Others ask it: to let them leave, to see to who
-seems dead, to leave out who holds them up.
+seems dead, to exclude who blocks them.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ class GroupViews(Layer):
         self.meeting.changed(view, held_up, now, is_merge=len(begin.cut.parts) > 1)
         if self.change.follower.phase is Following.OUT:
             is_asked = self.phase is Phase.LEAVING
-            reason = "left" if is_asked else "left out: it held senders up for too long"
+            reason = "left" if is_asked else "excluded: it blocked senders for too long"
             self._go(reason, out, is_flushed=True)
             return
         self.discovery.learn((member.address for member in view), now, MEMBER_NS)

@@ -1,6 +1,6 @@
 """Requests: what a member wants of its coordinator, and what the coordinator makes of that.
 
-To leave; to see to who is silent, or in another view by now; to leave out who holds it up; to have
+To leave; to see to who is silent, or in another view by now; to exclude who blocks it; to have
 somebody else give it the state. Whoever wants something asks again after 40 ms, doubled up to half
 a second, until a view has settled it. Who coordinates asks nobody, and proposes.
 
@@ -53,7 +53,7 @@ class Requests:
     def __init__(self, change: ViewChange, owner: GroupViews) -> None:
         self.me = change.me
         self.leavers: set[Member] = set()
-        """Who is to be left out of the next view, and asked for all it has."""
+        """Who is to be excluded from the next view, and asked for all it has."""
         self.may_go = False
         """This member wants to leave, and nothing keeps it."""
         self.wants_state = False

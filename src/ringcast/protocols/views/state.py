@@ -15,7 +15,7 @@ reads nothing behind it before its state is complete.
     HANDING   the application has taken all                   LIVE
 
 While it waits, what members send in the view and in later ones is kept in order, up to so many
-bytes, and counts as taken; then senders are held up, and are told by whom.
+bytes, and counts as taken; then senders are blocked, and are told by whom.
 
 A provider that refuses, or gives no sign for PATIENCE, is named to the coordinator: the next view
 has another. One that departs is not in the next view anyway. Where nobody else is left, those that
@@ -90,7 +90,7 @@ class StateTransfer(Layer):
         self.catch_up: CatchUp | None = None
         """Messages that come before the application can have them; None: it is up to date."""
         self.blocked: dict[Member, int] = {}
-        """Who holds senders up because its state is still on its way, and since when."""
+        """Who blocks senders because its state is still on its way, and since when."""
         self.ignored = 0  # messages that came too late
         self.is_dropping = False
         """What was sent before the next cut is in the state that is taken there."""
@@ -244,17 +244,13 @@ class StateTransfer(Layer):
             reasons.append(
                 f"waits for the state for {seconds(now - self._since)}: {so_far} bytes so far from "
                 f"{self.taking.provider or 'nobody'}; "
-                + (
-                    "what comes meanwhile holds senders up"
-                    if self._is_full
-                    else "messages are kept"
-                )
+                + ("what comes meanwhile blocks senders" if self._is_full else "messages are kept")
             )
         elif self.phase is Phase.HANDING:
             reasons.append("the state is here and waits for this member's application")
         reasons += self.giving.explain(now)
         return reasons + [
-            f"{member} holds senders up for {seconds(now - since)}: its state is still on its way, "
+            f"{member} blocks senders for {seconds(now - since)}: its state is still on its way, "
             f"and what it may keep meanwhile is full"
             for member, since in self.blocked.items()
         ]

@@ -96,10 +96,10 @@ class BackOff:
         self._wait = 0
         self._not_before = 0
         self._lost_at = 0
-        self._has_merged = False  # since somebody was left out
+        self._has_merged = False  # since somebody was excluded
 
     def lose(self, now: int) -> None:
-        """Somebody had to be left out."""
+        """Somebody had to be excluded."""
         if now - self._lost_at > QUIET_NS:
             self._wait = 0
         elif self._has_merged:
