@@ -58,6 +58,7 @@ def test_what_needs_spark_says_how_to_get_it(command: str, tmp_path: Path) -> No
         ("replay --seed 1 --limit 0", "running seed 1"),
         ("simulate --economy 2", "measured: acks"),
         ("bench ring --elements 200", "measured: 200"),
+        ("explore ring --scenario A", "exploring 1 of 1: A"),
     ],
 )
 def test_who_watches_a_long_command_sees_how_far_it_is(command: str, note: str) -> None:

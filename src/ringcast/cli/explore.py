@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ringcast.explore.explorer import Report
     from ringcast.explore.ring import Scenario as RingScenario
 
+NOTE_EVERY_S = 5.0
 INCOMPLETE = "NOT COMPLETE: silence proves nothing"
 
 
@@ -72,7 +73,9 @@ def ring(name: str, variant: str, unguarded: bool, json_file: Path | None) -> No
     _explore_each(
         {"variant": variant},
         _chosen_rings(name, variant, unguarded),
-        lambda scenario: explore_ring(scenario, VARIANTS[variant], stop_at_violation=is_unlocked),
+        lambda scenario, **watched: explore_ring(
+            scenario, VARIANTS[variant], stop_at_violation=is_unlocked, **watched
+        ),
         json_file,
         is_summed=False,
     )
@@ -170,12 +173,14 @@ def _add_command(command: str) -> None:
         _explore_each(
             {"without": without},
             _chosen(command, without, **terms),
-            lambda scenario: scenario.explore(
+            lambda scenario, **watched: scenario.explore(
                 **parts,
+                **watched,
                 max_seconds=max(0.0, ends_at - monotonic()),
                 stop_at_violation=without is not None,
             ),
             json_file,
+            ends_at=ends_at,
         )
 
     run.__doc__ = (
@@ -217,16 +222,17 @@ def _chosen(
 def _explore_each(
     what: dict[str, object],
     scenarios: Sequence[Any],
-    explore_one: Callable[[Any], Report],
+    explore_one: Callable[..., Report],
     json_file: Path | None,
     *,
     is_summed: bool = True,
+    ends_at: float | None = None,
 ) -> None:
     """One after the other, each with its report; then the total, and the exit status."""
     reports = []
     for at, scenario in enumerate(scenarios, 1):
         note(f"exploring {at} of {len(scenarios)}: {scenario.name} …")
-        reports.append(explore_one(scenario))
+        reports.append(explore_one(scenario, on_progress=_Progress(ends_at)))
         if json_file != SCREEN:
             _print_report(scenario, reports[-1])
     states = sum(report.states for report in reports)
@@ -245,6 +251,22 @@ def _explore_each(
         )
     if total["violations"] or not total["complete"]:
         sys.exit(1)
+
+
+class _Progress:
+    """Tells every few seconds how far an exploration is, where somebody watches. Nobody knows how
+    many states there are before all are found, but when it ends at the latest is known."""
+
+    def __init__(self, ends_at: float | None) -> None:
+        self._ends_at = ends_at
+        self._next_at = monotonic() + NOTE_EVERY_S
+
+    def __call__(self, done: int, known: int) -> None:
+        now = monotonic()
+        if now >= self._next_at:
+            self._next_at = now + NOTE_EVERY_S
+            left = f"; {self._ends_at - now:.0f} s more at most" if self._ends_at else ""
+            note(f"   {done} done, {known} more known so far{left}")
 
 
 def _print_report(scenario: Any, report: Report) -> None:

@@ -21,12 +21,15 @@ from itertools import islice
 from operator import attrgetter
 from threading import Event
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from xxhash import xxh3_64_intdigest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    OnProgress: TypeAlias = Callable[[int, int], object]
+    """Told how many states (or runs) are done with, and how many are known and to come."""
 
 S = TypeVar("S")
 
@@ -86,6 +89,7 @@ def explore(
     max_states: int = MAX_STATES,
     max_seconds: float = math.inf,
     stop_at_violation: bool = False,
+    on_progress: OnProgress | None = None,
 ) -> Report:
     """Visit every state; with a goal, also report a state from which it cannot be reached.
 
@@ -107,6 +111,8 @@ def explore(
         if perf_counter() - started > max_seconds or (stop_at_violation and first_with):
             complete = False
             break
+        if on_progress:
+            on_progress(len(index_of) - len(frontier), len(frontier))
         source, state = frontier.popleft()
         for number, (_, successor) in enumerate(system.actions(state)):
             transitions += 1

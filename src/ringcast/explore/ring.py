@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.explore.explorer import Interleavings, explore
@@ -93,12 +93,10 @@ COMPLETE: dict[str, type[Ring]] = {
 VARIANTS: dict[str, type[Ring]] = {**COMPLETE, "note": NoteRing, "naive": NaiveRing}
 
 
-def explore_ring(
-    scenario: Scenario, kind: type[Ring] = GilRingBuffer, *, stop_at_violation: bool = False
-) -> Report:
+def explore_ring(scenario: Scenario, kind: type[Ring] = GilRingBuffer, **limits: Any) -> Report:
     """Every schedule of the scenario on a ring of this kind."""
     system = Interleavings(partial(RingPrograms, scenario, kind))
-    return explore(system, goal=system.goal, stop_at_violation=stop_at_violation)
+    return explore(system, goal=system.goal, **limits)
 
 
 class RingPrograms:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from ringcast.events import Event
+    from ringcast.explore.explorer import OnProgress
     from ringcast.node import Node
     from ringcast.protocols.views.change import ViewChange
     from ringcast.sim.plain import PlainMember
@@ -116,7 +117,12 @@ class Script:
         )
 
     def explore(
-        self, *, max_seconds: float = inf, stop_at_violation: bool = False, **layers: Any
+        self,
+        *,
+        max_seconds: float = inf,
+        stop_at_violation: bool = False,
+        on_progress: OnProgress | None = None,
+        **layers: Any,
     ) -> Report:
         """The change without a fault, then with each fault of each datagram.
 
@@ -130,6 +136,8 @@ class Script:
         for fault, which in todo:
             if perf_counter() - started > max_seconds or (stop_at_violation and found):
                 break
+            if on_progress:
+                on_progress(runs, len(todo) - runs)
             run = Run(self, layers, fault, which)
             run.run(premises)
             runs, steps = runs + 1, steps + run.steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -176,3 +177,17 @@ def test_it_refuses_what_makes_no_sense(options: str, message: str) -> None:
 @pytest.mark.parametrize("command", ["", "ring"])
 def test_help_shows_an_example(command: str) -> None:
     assert "ringcast explore ring" in run(command, "--help", status=0)
+
+
+@pytest.mark.parametrize(
+    ("command", "left"),
+    [("ring --scenario E --unguarded", ""), ("views --without finish", r"; \d+ s more at most")],
+)
+def test_who_watches_is_told_how_far_it_is_and_when_it_ends_at_the_latest(
+    command: str, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("ringcast.cli.explore.note", told.append)
+    monkeypatch.setattr("ringcast.cli.explore.NOTE_EVERY_S", 0.0)
+    run(command)
+    assert re.fullmatch(rf"   \d+ done, \d+ more known so far{left}", told[-1])
