@@ -42,6 +42,7 @@ from benchmarks.workload import (
     percentile,
     progress,
 )
+from ringcast.config_file import PRESETS
 from ringcast.errors import RingcastError, UsageError
 from ringcast.protocols.views.providing import CHUNK_BYTES_MAX, WINDOW
 from ringcast.sim.processes import Cluster, hear, tell
@@ -84,26 +85,35 @@ def bench_join(*, members: int, runs: int, transports: Sequence[str]) -> Iterato
 
 
 def bench_crash(
-    *, members: int, runs: int, transports: Sequence[str], cut: bool = False
+    *, members: int, runs: int, transports: Sequence[str], cut: bool = False, preset: str = "lan"
 ) -> Iterator[Row]:
     """From kill -9, or from the cut, until all survivors have the view without the victim."""
     dice = random.Random(1)
     how = "cut off" if cut else "kill"
-    for transport, cluster in _clusters(members, runs, transports, fewest=2, on_hosts=cut):
+    times = PRESETS[preset].get("membership", {})
+    for transport, cluster in _clusters(
+        members, runs, transports, fewest=2, on_hosts=cut, membership=times
+    ):
         for whom, at in (("a member", members - 1), ("the coordinator", 0)):
             held: list[float] = []
-            times = [_lose(cluster, at, dice, held) for _ in range(runs)]
-            yield _row(transport, f"{how} {whom}", times, held)
+            took = [_lose(cluster, at, dice, held) for _ in range(runs)]
+            yield _row(transport, f"{how} {whom}", took, held)
 
 
 def _clusters(
-    members: int, runs: int, transports: Sequence[str], *, fewest: int, on_hosts: bool = False
+    members: int,
+    runs: int,
+    transports: Sequence[str],
+    *,
+    fewest: int,
+    on_hosts: bool = False,
+    **terms: Any,
 ) -> Iterator[tuple[str, Cluster]]:
     check("members", members, fewest, MEMBERS_MAX)
     check("runs", runs, 1, RUNS_MAX)
     for transport in transports:
         progress(f"measuring {transport}")
-        options: dict[str, Any] = {"group": group_name(transport), "transport": transport}
+        options: dict[str, Any] = {"group": group_name(transport), "transport": transport, **terms}
         with ExitStack() as stack:
             if on_hosts:
                 network = stack.enter_context(Network(members, 1500))

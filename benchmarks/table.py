@@ -18,6 +18,7 @@ from benchmarks.command import benchmark, option, several, without, word
 from benchmarks.peers.compare import PEERS
 from benchmarks.peers.compare import SHAPES as PEER_SHAPES
 from benchmarks.workload import RATIOS, TRANSPORTS, Size
+from ringcast.config_file import PRESETS
 from ringcast.sim.options import PROTOCOLS
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ BENCHMARKS = {
         \b
         Examples:
           ringcast bench crash --members 4 --json
-          ringcast bench crash --cut --transport udp""",
+          ringcast bench crash --cut --preset alert --transport udp""",
         option("--members", "Processes in the group.", 3),
         option("--runs", "Kills of each kind; medians.", 5),
         option(
@@ -305,6 +306,7 @@ BENCHMARKS = {
             "refused port tells of it. Linux, as root or where users may make namespaces.",
             is_flag=True,
         ),
+        word("--preset", "Settings of the group, by name.", [*PRESETS]),
         _TRANSPORTS,
         aims=partial(aims.time_aims, wanted_s=aims.CRASH_S),
     ),

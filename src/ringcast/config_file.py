@@ -67,6 +67,7 @@ SECTIONS: dict[str, type[Any]] = {
 
 PRESETS: dict[str, Sections] = {
     "lan": {},
+    "alert": {"membership": {"heartbeat_s": 0.1, "suspect_after_s": 0.7, "verify_s": 0.2}},
     "wan": {
         "multicast": {"datagram_bytes": 1400, "ack_delay_s": 0.05, "xmit_interval_s": 2.0},
         "unicast": {"ack_interval_s": 0.02, "xmit_interval_s": 2.0},

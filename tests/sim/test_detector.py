@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from ringcast.config import MembershipConfig
+from ringcast.config_file import load_config
 from ringcast.core.effects import Effects, Suspected, Trusted
 from ringcast.model import Address, Member, View, ViewId
 from ringcast.protocols.failure import PINGS, WATCHERS, FailureDetector
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Signal
 
 CONFIG = MembershipConfig()
+ALERT = load_config(preset="alert", group="ring").membership
 HEARTBEAT = round(CONFIG.heartbeat_s * 1e9)
 BOUND = round((CONFIG.suspect_after_s + CONFIG.heartbeat_s + CONFIG.verify_s) * 1e9)
 SECOND = 1_000_000_000
@@ -60,22 +62,32 @@ class Verdict(NamedTuple):
 class Ring:
     """Detectors in one view, each with its own phase of the beat, and the links between them."""
 
-    def __init__(self, seed: int, loss: float, *, refuses: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        loss: float,
+        *,
+        refuses: bool = False,
+        config: MembershipConfig = CONFIG,
+    ) -> None:
         self.random = Random(seed)
         self.members = [Member(Address("ring", 1 + n), 1, f"N{n}") for n in range(NODES)]
-        self.detectors = {member: FailureDetector(member, CONFIG) for member in self.members}
+        self.detectors = {member: FailureDetector(member, config) for member in self.members}
         self.verdicts: list[Verdict] = []
         self.probes = dict.fromkeys(self.members, 0)
         self.dead: set[Member] = set()
         """They get nothing and do nothing, for as long as they are in here. If this ring `refuses`,
         whoever sends to them is told so."""
         self._refuses = refuses
+        self._heartbeat = round(config.heartbeat_s * 1e9)
         self._lose = losses(self.random, loss)
         self._out = Effects()
         view = View(ViewId(self.members[0], 1), tuple(self.members))
         self._heap: list[tuple[int, int]] = []
         for place, detector in enumerate(self.detectors.values()):
-            detector.group.change(view, [detector], self.random.randrange(1, HEARTBEAT), self._out)
+            detector.group.change(
+                view, [detector], self.random.randrange(1, self._heartbeat), self._out
+            )
             at = detector.deadlines.next()
             assert at is not None
             self._heap.append((at, place))
@@ -87,7 +99,7 @@ class Ring:
             now, place = heap[0]
             me = members[place]
             if me in self.dead:
-                heapreplace(heap, (now + HEARTBEAT, place))
+                heapreplace(heap, (now + self._heartbeat, place))
                 continue
             detector = detectors[me]
             detector.handle_timeout(now, out)
@@ -143,21 +155,23 @@ def losses(random: Random, loss: float) -> Callable[[], bool]:
     return lose
 
 
-def expected(node_hours: float, loss: float) -> tuple[float, float]:
+def expected(
+    node_hours: float, loss: float, config: MembershipConfig = CONFIG
+) -> tuple[float, float]:
     """Timeouts and suspicions, by the formula above."""
-    beats = node_hours * WATCHERS * 3600 / CONFIG.heartbeat_s
-    timeouts = beats * (1 - loss) * loss ** ceil(CONFIG.suspect_after_s / CONFIG.heartbeat_s)
+    beats = node_hours * WATCHERS * 3600 / config.heartbeat_s
+    timeouts = beats * (1 - loss) * loss ** ceil(config.suspect_after_s / config.heartbeat_s)
     is_unanswered = (1 - (1 - loss) ** 2) ** PINGS
-    is_unheard = loss ** floor(CONFIG.verify_s / CONFIG.heartbeat_s)
+    is_unheard = loss ** floor(config.verify_s / config.heartbeat_s)
     return timeouts, timeouts * is_unanswered * is_unheard
 
 
-def measure(node_hours: float, loss: float, seed: int) -> Ring:
-    ring = Ring(seed, loss)
+def measure(node_hours: float, loss: float, seed: int, config: MembershipConfig = CONFIG) -> Ring:
+    ring = Ring(seed, loss, config=config)
     ring.run_until(round(node_hours / NODES * HOUR))
-    beats = node_hours * WATCHERS * 3600 / CONFIG.heartbeat_s
+    beats = node_hours * WATCHERS * 3600 / config.heartbeat_s
     assert ring.total("heartbeats_sent") == pytest.approx(beats, rel=1e-3)
-    timeouts, suspicions = expected(node_hours, loss)
+    timeouts, suspicions = expected(node_hours, loss, config)
     print(  # noqa: T201
         f"{node_hours:g} node-hours at {loss:.0%} loss: {ring.total('verifications')} timeouts "
         f"({timeouts:.4g} expected), {ring.total('suspicions')} suspected ({suspicions:.3g})"
@@ -166,8 +180,11 @@ def measure(node_hours: float, loss: float, seed: int) -> Ring:
 
 
 @pytest.mark.proof
-def test_nobody_alive_is_suspected_in_1000_node_hours_at_5_percent_loss() -> None:
-    ring = measure(1000, 0.05, seed=2)
+@pytest.mark.parametrize("config", [CONFIG, ALERT], ids=["lan", "alert"])
+def test_nobody_alive_is_suspected_in_1000_node_hours_at_5_percent_loss(
+    config: MembershipConfig,
+) -> None:
+    ring = measure(1000, 0.05, seed=2, config=config)
     assert ring.verdicts == []
     assert ring.total("verifications") <= 1
 

@@ -148,8 +148,8 @@ def test_a_section_makes_a_group_vote(file: Path) -> None:
         ),
         ("[group]\ngroup = 3", "[group] group = 3: must be 1 to 64 bytes of printable text"),
         ("[unicast]", "which group? Give its name, or say it in section [group]"),
-        ("preset = 'man'", "preset = 'man': must be 'lan' or 'wan' or 'large'"),
-        ("preset = 3", "preset = 3: must be 'lan' or 'wan' or 'large'"),
+        ("preset = 'man'", "preset = 'man': must be 'lan' or 'alert' or 'wan' or 'large'"),
+        ("preset = 3", "preset = 3: must be 'lan' or 'alert' or 'wan' or 'large'"),
         ("[group", "not TOML: Expected ']' at the end of a table declaration (at end of document)"),
     ],
 )
@@ -243,10 +243,10 @@ def test_presets_are_right_and_say_nothing_twice(preset: str) -> None:
 
 def test_the_table_of_presets_in_the_manual() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "configure.md").read_text()
-    rows = re.findall(r"^\| `\[(.+?)\] (\w+)` \| (.+?) \| (.+?) \| (.+?) \|$", page, re.M)
+    rows = re.findall(r"^\| `\[(.+?)\] (\w+)` \| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", page, re.M)
     shown = {
         name: {(row[0], row[1]): row[at] for row in rows}
-        for at, name in enumerate(("lan", "wan", "large"), 2)
+        for at, name in enumerate(("lan", "alert", "wan", "large"), 2)
     }
     for name, preset in PRESETS.items():
         for (section, key), value in shown[name].items():
