@@ -28,6 +28,10 @@ def test_windows_that_grow_keep_all_that_is_promised(protocol: str) -> None:
     assert max(widest) >= 1
 
 
+def test_a_window_that_a_loss_has_halved_has_no_room_for_who_waits() -> None:
+    fitting(4, "group")
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("protocol", ["multicast", "group", "uniform"])
 def test_many_windows_that_grow_keep_all_that_is_promised(protocol: str) -> None:

@@ -252,7 +252,7 @@ def _judge_purges(rows: list[Row], found: Findings) -> None:
 
 def _has_room(sent: int, block: Row, purge: Row) -> bool:
     """Whether what was blocked fits now; an empty window takes any number of bytes."""
-    # Where members report, how many messages are admitted may have changed since then.
+    # How many messages are admitted may have changed since then: by a report, by a loss.
     cap = block.cap if purge.cap < 0 else purge.cap
     is_empty = purge.seqno >= sent
     fits_bytes = is_empty or purge.limit < 0 or purge.used + block.size <= purge.limit

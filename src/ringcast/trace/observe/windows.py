@@ -98,7 +98,7 @@ class Windows:
 
     def _write_purge(self, origin: Origin, window: SendWindow, now: int) -> None:
         columns: dict[str, Any] = {"stream": int(origin.stream)}
-        if self._messages is not None and self._has_stability:
+        if self._messages is not None:
             columns["cap"] = slots_of(window)
         columns |= {"seqno": window.low, "hd": window.delivered}
         self._sink.write(trace.PURGE, now, **columns, used=window.charged, limit=window.max_bytes)
