@@ -135,6 +135,15 @@ def test_no_two_test_files_have_one_name() -> None:
     assert sorted(names) == sorted(set(names))
 
 
+def test_no_merge_was_left_half_done() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    texts = (ROOT / name for name in tracked.stdout.splitlines() if not name.endswith(".parquet"))
+    mark = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
+    assert [path for path in texts if path.exists() and mark.search(path.read_bytes())] == []
+
+
 RETIRED = {
     "Highest": "Watermark",
     "[Vv]ot(e|es|ed|er|ers|ing|e_now)": "StabilityReport, report, stability round, stabilize",
