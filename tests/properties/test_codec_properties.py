@@ -98,10 +98,11 @@ def whole(frames: list[Frame]) -> list[Frame]:
         found.append(frame)
         count = frame.count if isinstance(frame, Piece) else 0
         pieces = [each for each in found[-count:] if isinstance(each, Piece)]
-        places = [(piece.number, piece.index) for piece in pieces]
-        if count > 1 and places == [(pieces[0].number, index) for index in range(count)]:
+        places = [replace(piece, content=b"") for piece in pieces]
+        if count > 1 and places == [replace(places[0], index=at) for at in range(count)]:
             body = b"".join(piece.content for piece in pieces)
-            found[-count:] = [decode_pieces(pieces[0].kind, body)]
+            with contextlib.suppress(DecodeError):  # they are of no frame, but drawn like that
+                found[-count:] = [decode_pieces(pieces[0].kind, body)]
     return found
 
 

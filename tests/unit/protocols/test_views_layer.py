@@ -163,6 +163,23 @@ def test_who_is_asked_from_outside_says_that_it_is_in_another_view() -> None:
     assert side.said(wire.Refuse) == [(C, wire.Refuse(propose.id, ViewId(A, 3), A))]
 
 
+@pytest.mark.parametrize("base", [None, ViewId(B, 2)])
+def test_who_slept_while_others_went_on_does_not_tear_them_apart(base: ViewId | None) -> None:
+    """It takes the others to be in its view: they count as its part, which seems the larger."""
+    side = Side(A)
+    side.join(ViewId(B, 2), A, B, C, D)
+    for member in (B, C):
+        side.signal(Suspected(member, "nobody listens"))
+    side.answer(D)
+    view = side.layer.change.view
+    assert view.members == (A, D)
+    side.said(wire.Refuse)
+    propose = wire.Propose(ViewId(B, 9), (A, B, C), PLAIN, base=base, size=4)
+    side.hear(B, propose)
+    refused = [(B, wire.Refuse(propose.id, view.id, A))]
+    assert side.said(wire.Refuse) == (refused if base else [])  # from elsewhere it may be better
+
+
 @pytest.mark.parametrize("counter", [3, 4, 5])
 def test_nobody_waits_for_a_proposer_that_is_in_a_later_view(counter: int) -> None:
     """It has proposed another one since: of the first nothing comes."""

@@ -318,7 +318,8 @@ class ViewChange:
         gone = self.lost | self.waiting.passed
         given = bool(frame.settings.given)
         theirs = rank(source, frame.size, has_state=frame.has_state, is_given=given)
-        is_better = theirs < self.rank
+        is_behind = self._translator.is_behind(source, frame.base)
+        is_better = theirs < self.rank and not is_behind
         may = is_same or may_answer(source, proposal, self.view, gone, self.me, is_better=is_better)
         if order(proposal.id) > order(promised) and not may:
             first = self.coordinator

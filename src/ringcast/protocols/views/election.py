@@ -14,7 +14,8 @@ Whom to answer:
     it is not                                  if my coordinator is in its proposal, as I see it,
                                                and its part is better than mine
 Else: my coordinator lives, ask that one. So a member with one bad link cannot tear the others from
-their coordinator.
+their coordinator. Nor can one that slept while others went on: whoever takes me to be in a view
+with it that is over here counts me, and others of my part, as its own part, which is not better.
 
 Of two parts the better leads: one that has a state, then the larger, then one whose settings
 somebody asked for, then the one with the lower coordinator; who only looks for a group comes last.

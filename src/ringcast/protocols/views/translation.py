@@ -316,6 +316,11 @@ class Translator:
         """None: I do not know the view that it is based on."""
         return decode_propose(frame, None if frame.base is None else self._recent.get(frame.base))
 
+    def is_behind(self, source: Member, base: ViewId | None) -> bool:
+        """Whether it takes me to be in a view with it that is over here."""
+        view = None if base is None or base == self._follower.view.id else self._recent.get(base)
+        return view is not None and source in view
+
     def was_with(self, member: Member) -> bool:
         """Whether it was in a view with me lately."""
         return any(member in view for view, _ in self._began.values())
