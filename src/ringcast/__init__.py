@@ -38,7 +38,17 @@ from ringcast.events import (
     Undeliverable,
     ViewInstalled,
 )
-from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
+from ringcast.model import (
+    Address,
+    Digest,
+    Headers,
+    Member,
+    Origin,
+    Run,
+    Stream,
+    View,
+    ViewId,
+)
 
 __all__ = [
     "Address",
@@ -52,6 +62,7 @@ __all__ = [
     "Group",
     "GroupClosed",
     "GroupConfig",
+    "Headers",
     "Health",
     "JoinTimeout",
     "Member",

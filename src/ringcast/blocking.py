@@ -33,7 +33,7 @@ from ringcast.protocols.views.layer import GOODBYE_SHARE
 from ringcast.window.fragmenter import check_payloads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
     from typing import Literal, Unpack
 
     from ringcast.aio import group as aio
@@ -110,6 +110,8 @@ class Group:
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
+        headers: Mapping[str, str] | None = None,
+        channel: str = "",
         receipt: Literal[False] = False,
         timeout: float | None = None,
     ) -> None: ...
@@ -121,6 +123,8 @@ class Group:
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
+        headers: Mapping[str, str] | None = None,
+        channel: str = "",
         receipt: Literal[True],
         timeout: float | None = None,
     ) -> Receipt: ...
@@ -131,16 +135,20 @@ class Group:
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
+        headers: Mapping[str, str] | None = None,
+        channel: str = "",
         receipt: bool = False,
         timeout: float | None = None,
     ) -> Receipt | None:
         """Send to everybody, oneself included, or to one member alone.
 
         Waits only while there is no room: TimedOut after `timeout` seconds of that, and then it is
-        not sent. A thread's messages go out in its order. What is raised, and what `guarantee` and
-        `receipt` are, is as with asyncio; a send with a receipt returns when the window has it.
+        not sent. A thread's messages go out in its order. What is raised, and what `guarantee`,
+        `headers`, `channel` and `receipt` are, is as with asyncio; a send with a receipt returns
+        when the window has it.
         """
-        inner = self._send([payload], to, guarantee, timeout, wants_receipt=receipt)
+        how = to, guarantee, headers, channel, timeout
+        inner = self._send([payload], *how, wants_receipt=receipt)
         return None if inner is None else Receipt(self._engine, inner)
 
     def send_many(
@@ -149,19 +157,23 @@ class Group:
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
+        headers: Mapping[str, str] | None = None,
+        channel: str = "",
         timeout: float | None = None,
     ) -> None:
         """Send in order, with nothing of another thread in between if it is to the group.
 
         TimedOut, TooFewMembers and Undeliverable have how many were `sent`; the rest was not.
         """
-        self._send(payloads, to, guarantee, timeout)
+        self._send(payloads, to, guarantee, headers, channel, timeout)
 
     def _send(
         self,
         payloads: Iterable[Buffer],
         to: Member | None,
         guarantee: Guarantee,
+        headers: Mapping[str, str] | None,
+        channel: str,
         timeout: float | None,
         *,
         wants_receipt: bool = False,
@@ -171,7 +183,8 @@ class Group:
         stream = group._check_target(to, guarantee)
         self._check_open()
         node = group._driver.node
-        found = list(as_messages(payloads))  # the caller may change its own
+        # A list of its own: the caller may change its.
+        found = list(group._with_block(as_messages(payloads), headers, channel))
         check_payloads(found, node.config.multicast.max_message_bytes)
         if not found:
             return None
@@ -189,7 +202,13 @@ class Group:
         return outgoing.receipt
 
     def try_send(
-        self, payload: Buffer, *, to: Member | None = None, guarantee: Guarantee = "fifo"
+        self,
+        payload: Buffer,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        headers: Mapping[str, str] | None = None,
+        channel: str = "",
     ) -> bool:
         """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised, and
         so is Undeliverable."""
@@ -197,7 +216,9 @@ class Group:
         def attempt() -> bool:
             if to is None and guarantee in self._queues and not self._queues[guarantee].is_empty:
                 return False  # others come before it
-            return self._group.try_send(payload, to=to, guarantee=guarantee)
+            return self._group.try_send(
+                payload, to=to, guarantee=guarantee, headers=headers, channel=channel
+            )
 
         return self._do(attempt)
 

@@ -6,14 +6,16 @@ tool that reads a trace (Spark's LongType among them) holds them exactly.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ringcast.errors import NoSuchMember, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 SEQNO_MAX = 2**63 - 1
 INCARNATION_MAX = 2**64 - 1
@@ -210,6 +212,51 @@ class Digest:
         return "{" + ", ".join(f"{origin}: {seqno}" for origin, seqno in self.entries.items()) + "}"
 
 
+class Headed(bytes):
+    """A message with headers, as it travels: their block, then the payload (wire/headers.py). All
+    that keeps or passes on messages keeps the flag with them, by their class."""
+
+    __slots__ = ()
+
+
+def alike(first: int, payloads: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """Consecutive messages in stretches, each with headers throughout or without, and the seqno of
+    the first of each."""
+    for _, stretch in groupby(payloads, type):
+        found = list(stretch)
+        yield first, found
+        first += len(found)
+
+
+class Headers(Mapping[str, str]):
+    """What the sender of a message said of it, by name. `channel` ("" if none) and `sent_at` (in
+    seconds since the epoch by the sender's clock; None if it was not told) are apart."""
+
+    __slots__ = ("_given", "channel", "sent_at")
+
+    def __init__(
+        self, given: Mapping[str, str], channel: str = "", sent_at: float | None = None
+    ) -> None:
+        self._given = given
+        self.channel = channel
+        self.sent_at = sent_at
+
+    def __getitem__(self, name: str) -> str:
+        return self._given[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __repr__(self) -> str:
+        return f"Headers({dict(self._given)})"
+
+
+NO_HEADERS: Final = Headers({})
+
+
 @dataclass(slots=True)
 class Run:
     """Consecutive messages of one sender on one stream: the unit of work everywhere.
@@ -221,6 +268,8 @@ class Run:
     stream: Stream
     first: int
     payloads: list[bytes]
+    headers: list[Headers] | None = None
+    """Of each message; None: none has any. In a run either all have some or none has."""
 
     @property
     def last(self) -> int:

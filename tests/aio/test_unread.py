@@ -69,7 +69,13 @@ def test_readers_of_messages_pass_over_notices() -> None:
     assert message is not None
     assert message.payload == b"1"
     assert unread.take_run() == messages(1, b"1")
-    assert unread.stats() == {"runs": 0, "bytes": 0, "notices": 0, "notices_dropped": 0}
+    assert unread.stats() == {
+        "runs": 0,
+        "bytes": 0,
+        "notices": 0,
+        "notices_dropped": 0,
+        "unread_headers": 0,
+    }
 
 
 def test_a_loss_that_nobody_watches_for_is_logged_once(warnings: pytest.LogCaptureFixture) -> None:
@@ -118,7 +124,13 @@ def test_notices_are_bounded_and_the_oldest_go(warnings: pytest.LogCaptureFixtur
     assert unread.take_message() is not None
     for seqno in range(1, NOTICES_MAX + 3):
         unread.add_notice(lost(seqno))
-    assert unread.stats() == {"runs": 1, "bytes": 2, "notices": NOTICES_MAX, "notices_dropped": 2}
+    assert unread.stats() == {
+        "runs": 1,
+        "bytes": 2,
+        "notices": NOTICES_MAX,
+        "notices_dropped": 2,
+        "unread_headers": 0,
+    }
     overrun, *losses = warnings.messages
     assert overrun.startswith(f"A: {NOTICES_MAX} notices wait and nobody reads them")
     assert losses == [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ringcast.config import DATAGRAM_BYTES_MAX
 from ringcast.errors import DecodeError
-from ringcast.model import CONN_ID_MAX, SEQNO_MAX, Address, Conn, Member, Stream
+from ringcast.model import CONN_ID_MAX, SEQNO_MAX, Address, Conn, Headed, Member, Stream
 from ringcast.wire.changes import Forwarded, InView, Piece, Want, decode_pieces
 from ringcast.wire.frames import (
     Close,
@@ -59,6 +59,8 @@ def runs(draw: st.DrawFn) -> Data | UnicastData:
     first = draw(st.one_of(st.integers(1, 20), st.integers(1, SEQNO_MAX + 1 - len(payloads))))
     more = draw(st.booleans())
     if draw(st.booleans()):
+        payloads = list(map(Headed, payloads))
+    if draw(st.booleans()):
         return Data(draw(streams), first, payloads, more=more)
     return UnicastData(draw(conns), first, payloads, more=more)
 
@@ -68,10 +70,11 @@ def following(draw: st.DrawFn, run: Data | UnicastData) -> Data | UnicastData:
     """A run that continues this one, or nearly."""
     first = draw(st.sampled_from([run.first, min(run.last + 1, SEQNO_MAX)]))
     more = draw(st.sampled_from([run.more, run.more, not run.more]))
+    payloads = draw(st.sampled_from([[b"next"], [Headed(b"next")]]))
     if isinstance(run, Data):
-        return Data(run.stream, first, [b"next"], more=more)
+        return Data(run.stream, first, payloads, more=more)
     conn = draw(st.sampled_from([run.conn, run.conn, run.conn._replace(id=CONN_ID_MAX)]))
-    return UnicastData(conn, first, [b"next"], more=more)
+    return UnicastData(conn, first, payloads, more=more)
 
 
 pieces = st.one_of(
@@ -113,7 +116,7 @@ def itemised(frames: list[Frame]) -> list[object]:
         if isinstance(frame, Data | UnicastData):
             whose = frame.stream if isinstance(frame, Data) else frame.conn
             items += [
-                (whose, frame.more, seqno, payload)
+                (whose, frame.more, seqno, type(payload), payload)
                 for seqno, payload in enumerate(frame.payloads, frame.first)
             ]
         elif isinstance(frame, Asking):

@@ -29,6 +29,7 @@ from ringcast.trace.footer import Recording
 from ringcast.trace.retention import Query, prune
 from ringcast.trace.rows import DELIVER, Row
 from ringcast.trace.segments import Segment, SegmentWriter, segment_paths
+from ringcast.wire.headers import encode_headers
 from support import shaky_disk
 from support.archives import (
     APP,
@@ -111,6 +112,26 @@ def test_each_message_is_read_once_as_it_was_sent(spark: SparkSession, archive: 
     assert first.incarnation == str(2**64 - 1)
     assert first.view == 4
     assert first.delivered_at.year == 2001  # ten to the eighteenth nanoseconds
+
+
+def test_headers_are_a_column(spark: SparkSession, tmp_path: Path) -> None:
+    """Also of some messages of a row, and what cannot be read is payload."""
+    register(spark)
+    blocks = (encode_headers({"a": "1", "b": "ä"}), encode_headers(None, "locks", 7), b"\x05no")
+    kept = [Kept(WEB, 1, 4), Kept(WEB, 5, 9, blocks=blocks), Kept(WEB, 10, 11)]
+    write_file(tmp_path, "one", 0, [*kept, Kept(APP, 1, 6, blocks=blocks[:1])])
+    write_file(tmp_path, "two", 0, [kept[0], Kept(WEB, 5, 6, blocks=blocks)])
+    messages = spark.read.format("ringcast").load(str(tmp_path))
+    rows = {(row.sender, row.seqno): row for row in messages.orderBy("seqno").collect()}
+    assert len(rows) == 17
+    said = ({"a": "1", "b": "ä"}, {"channel": "locks", "sent_at": "7"}, {})
+    for seqno in range(1, 12):
+        row, is_headed = rows["web", seqno], 5 <= seqno <= 9
+        assert row.headers == (said[seqno % 3] if is_headed else {})
+        before = blocks[2] if is_headed and seqno % 3 == 2 else b""
+        assert row.payload == before + payload(WEB, seqno)
+    assert {str(rows["app/1#2", seqno].headers) for seqno in range(1, 7)} == {str(said[0])}
+    assert messages.where("headers['channel'] = 'locks'").count() == 1
 
 
 def test_filters_on_sender_and_stream_choose_the_files(spark: SparkSession, archive: Path) -> None:

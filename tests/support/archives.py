@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.parquet as pq
 
 from ringcast.trace.footer import Before, Recording
-from ringcast.trace.rows import DELIVER, VIEW, Row
+from ringcast.trace.rows import DELIVER, HEADED, VIEW, Row
 from ringcast.trace.segments import Segment, SegmentWriter
 
 if TYPE_CHECKING:
@@ -24,12 +24,14 @@ RUN = 3
 
 
 class Kept(NamedTuple):
-    """Messages of one origin, as an archive took them; fragments bear none."""
+    """Messages of one origin, as an archive took them; fragments bear none. `blocks`: of what they
+    begin with, in turn, if they have headers."""
 
     origin: OriginKey
     first: int
     last: int
     is_fragment: bool = False
+    blocks: tuple[bytes, ...] = ()
 
 
 def payload(origin: OriginKey, seqno: int) -> bytes:
@@ -51,15 +53,17 @@ def write_file(
     directory.mkdir(parents=True, exist_ok=True)
     rows = [Row(VIEW, writer, incarnation, idx, members=("a#1",))]
     payloads: list[list[bytes]] = [[]]
-    for origin, first, last, is_fragment in kept:
+    for origin, first, last, is_fragment, blocks in kept:
         for start in range(first, last + 1, RUN):
             stop = min(start + RUN - 1, last)
-            kind = "fragment" if is_fragment else ""
+            kind = "fragment" if is_fragment else HEADED if blocks else ""
             at = idx + len(rows)
             rows.append(
                 Row(DELIVER, writer, incarnation, at, -1, at, *origin, start, stop, 4, kind=kind)
             )
-            messages = [payload(origin, seqno) for seqno in range(start, stop + 1)]
+            each = blocks or (b"",)
+            seqnos = range(start, stop + 1)
+            messages = [each[seqno % len(each)] + payload(origin, seqno) for seqno in seqnos]
             payloads.append([] if is_fragment else messages)
     recording = Recording(run_id="test", node=writer, inc=incarnation, payloads=True)
     segment = SegmentWriter(

@@ -5,7 +5,8 @@ So a message that surely has a place in the window is kept here, with others of 
 the loop, by whatever task; to send it is to append it to a list. All get their seqnos together, at
 the end of the turn, when they fill a datagram, and before anything else is asked of the node: so
 nothing that happens in between can take the room that they were promised, and order is as it was
-sent. What has no place for sure goes the longer way, which tells why.
+sent. What has no place for sure goes the longer way, which tells why. A run ends where messages
+with headers follow others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.core.shared import Phase
-from ringcast.model import Stream
+from ringcast.model import Headed, Stream
 
 if TYPE_CHECKING:
     from ringcast.aio.driver import Driver
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Gathering:
     """Of one member, for plain messages."""
 
-    __slots__ = ("_driver", "_largest", "_room", "_room_bytes", "run")
+    __slots__ = ("_driver", "_kind", "_largest", "_room", "_room_bytes", "run")
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -31,10 +32,11 @@ class Gathering:
         """What waits to be settled. Whoever looks here first saves a call."""
         self._room = self._room_bytes = 0  # for so many more messages, of so many bytes
         self._largest = 0
+        self._kind: type[bytes] = bytes  # of the messages in the run
 
     def add(self, payload: Buffer) -> bool:
         """Whether it is sent; False: not here."""
-        if type(payload) is not bytes:
+        if type(payload) is not self._kind and not self._turn_to(type(payload)):
             return False
         size = len(payload)
         if not self._room or size > self._room_bytes or size > self._largest:
@@ -44,7 +46,7 @@ class Gathering:
                 return False
         self._room -= 1
         self._room_bytes -= size
-        self.run.append(payload)
+        self.run.append(payload)  # type: ignore[arg-type]
         return True
 
     def settle(self) -> None:
@@ -54,6 +56,14 @@ class Gathering:
             self._room = 0
             accepted = self._driver.send(run, Stream.FIFO, None)
             assert accepted == len(run), "there was room"
+
+    def _turn_to(self, kind: type) -> bool:
+        """The next run is of such messages; False: not here."""
+        if kind is not bytes and kind is not Headed:
+            return False
+        self.settle()
+        self._kind, self._room = kind, 0
+        return True
 
     def _open(self) -> None:
         """Another run: as much as there is room for, and fits a datagram."""

@@ -15,7 +15,7 @@ from ringcast.aio.answers import answer, health_of
 from ringcast.aio.driver import Owner
 from ringcast.aio.gate import Gate
 from ringcast.aio.member_host import STREAMS
-from ringcast.aio.payloads import as_bytes, as_messages
+from ringcast.aio.payloads import as_bytes, as_messages, with_block
 from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.reach import check_address
@@ -39,10 +39,11 @@ from ringcast.events import (
     ViewInstalled,
     Writable,
 )
-from ringcast.model import Address, Member, Stream
+from ringcast.model import Address, Headed, Member, Stream
+from ringcast.wire.headers import encode_headers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
     from typing import Literal
 
     from ringcast.aio.answers import Health
@@ -99,12 +100,14 @@ class Group:
         receive_own: bool,
         must_exist: bool,
         waits_for_members: bool,
+        send_time: bool,
         hooks: tuple[GiveState, TakeState] | None,
     ) -> None:
         self._place = place
         self._is_receiving = receive
         self._is_receiving_own = receive_own
         self._waits_for_members = waits_for_members
+        self._wall = place.host.wall if send_time else None
         self._is_leaving = False
         self._leave_by: float | None = None  # by the clock of the loop
         self._losses = ""  # once it has left: what may not have been delivered, for people
@@ -170,6 +173,8 @@ class Group:
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
+        headers: Mapping[str, str] | None = None,
+        channel: str = "",
         receipt: Literal[False] = False,
     ) -> None: ...
 
@@ -180,6 +185,8 @@ class Group:
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
+        headers: Mapping[str, str] | None = None,
+        channel: str = "",
         receipt: Literal[True],
     ) -> Receipt: ...
 
@@ -189,6 +196,8 @@ class Group:
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
+        headers: Mapping[str, str] | None = None,
+        channel: str = "",
         receipt: bool = False,
     ) -> Receipt | None:
         """Send to everybody, oneself included, or to one member alone.
@@ -205,7 +214,12 @@ class Group:
 
         With `receipt=True` a Receipt is returned: `await receipt.delivered()` ends when the other
         members of the view that the message was sent in have delivered it.
+
+        `headers` are texts by name, 1 KiB at most, that readers find beside the payload; `channel`
+        is one of them, by which several uses of one group are told apart.
         """
+        if headers is not None or channel != "" or self._wall is not None:
+            payload = with_block(payload, self._block(headers, channel))
         if to is None and guarantee == "fifo" and not receipt and self._gathering.add(payload):
             return None
         outgoing = Outgoing([as_bytes(payload)], wants_receipt=receipt)
@@ -218,13 +232,16 @@ class Group:
         *,
         to: Member | None = None,
         guarantee: Guarantee = "fifo",
+        headers: Mapping[str, str] | None = None,
+        channel: str = "",
     ) -> None:
-        """Send in order. If it is cancelled, the first so many were sent and the rest were not.
+        """Send in order, all with these headers. If it is cancelled, the first so many were sent
+        and the rest were not.
 
         If the view changes meanwhile, the rest is sent in the next one. TooFewMembers and
         Undeliverable have how many were `sent`.
         """
-        outgoing = Outgoing(as_messages(payloads))
+        outgoing = Outgoing(self._with_block(as_messages(payloads), headers, channel))
         await self._send(outgoing, self._check_target(to, guarantee), to)
 
     async def _send(self, outgoing: Outgoing, stream: Stream, to: Member | None) -> None:
@@ -254,15 +271,33 @@ class Group:
                 await asyncio.sleep(0)  # the window is large: let others have their turn
 
     def try_send(
-        self, payload: Buffer, *, to: Member | None = None, guarantee: Guarantee = "fifo"
+        self,
+        payload: Buffer,
+        *,
+        to: Member | None = None,
+        guarantee: Guarantee = "fifo",
+        headers: Mapping[str, str] | None = None,
+        channel: str = "",
     ) -> bool:
         """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised, and
         so is Undeliverable."""
+        if headers is not None or channel != "" or self._wall is not None:
+            payload = with_block(payload, self._block(headers, channel))
         if to is None and guarantee == "fifo" and self._gathering.add(payload):
             return True
         stream = self._check_target(to, guarantee)
         self._check_open()
         return self._is_in and self._driver.send([as_bytes(payload)], stream, to) == 1
+
+    def _block(self, headers: Mapping[str, str] | None, channel: str) -> bytes:
+        """What messages with these headers begin with."""
+        return encode_headers(headers, channel, None if self._wall is None else self._wall())
+
+    def _with_block(
+        self, payloads: Sequence[bytes], headers: Mapping[str, str] | None, channel: str
+    ) -> Sequence[bytes]:
+        block = self._block(headers, channel)
+        return [Headed(block + payload) for payload in payloads] if block else payloads
 
     async def request(
         self,
@@ -464,7 +499,10 @@ class Group:
                 is_wanted = self._is_receiving_own or event.epoch or event.sender != self.me
                 is_cut_off = self._is_leaving and self._has_state_to_take  # worthless without it
                 if self._is_receiving and is_wanted and not is_cut_off:
-                    self._read_queue.items.append(event)
+                    if type(event.run.payloads[0]) is Headed:
+                        self._read_queue.add_headed(event)
+                    else:
+                        self._read_queue.items.append(event)
             case RequestReceived():
                 self._requests.on_request(event)
             case ReplyReceived():

@@ -38,6 +38,10 @@ class Host(Protocol):
         """Nanoseconds on a clock that never goes back."""
         ...
 
+    def wall(self) -> int:
+        """Nanoseconds since the epoch, by a clock that people set."""
+        ...
+
     def loop(self) -> asyncio.AbstractEventLoop:
         """Where its members plan what they do."""
         ...
@@ -79,6 +83,7 @@ class Machine:
 
     is_up = has_signals = True
     now = staticmethod(time.monotonic_ns)
+    wall = staticmethod(time.time_ns)
     loop = staticmethod(asyncio.get_running_loop)
 
     def open_transport(

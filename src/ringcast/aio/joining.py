@@ -109,6 +109,7 @@ class JoinOptions(TypedDict, total=False):
     insecure: bool | None
     receive: bool
     receive_own: bool
+    send_time: bool
     record: Path | str | None
     record_level: str | None
     record_payloads: bool
@@ -155,6 +156,7 @@ async def join(
     when_few: Literal["raise", "wait"] = "raise",
     receive: bool = True,
     receive_own: bool = True,
+    send_time: bool = False,
     give_state: GiveState | None = None,
     take_state: TakeState | None = None,
     record: Path | str | None = None,
@@ -211,7 +213,8 @@ async def join(
     `multicast` is for messages to the group, `unicast` for those to one member, `membership` for
     how long things may take. `receive=False` is for members that only send: what arrives is taken
     and dropped; `receive_own=False` leaves out what this member itself sends to the group, which
-    counts as delivered here without a reader. `record` is a directory for the trace, `record_level`
+    counts as delivered here without a reader. With `send_time` each message tells when it was sent,
+    in a header (`message.sent_at`). `record` is a directory for the trace, `record_level`
     how much goes into it ("deliveries", or "full" with frames and windows), `run_id` what to call
     this run of the group there (else by the group's name), `record_interval_s` how often a file of
     it is closed (2 s; from 0.2 to 60), `file_mode` for whom it is: 0o600, its owner, unless
@@ -315,6 +318,7 @@ async def join(
             receive_own=receive_own,
             must_exist=base.must_exist,
             waits_for_members=when_few == "wait",
+            send_time=send_time,
             hooks=hooks,
         )
     except BaseException:

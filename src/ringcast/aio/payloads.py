@@ -1,7 +1,8 @@
 """Payloads: what an application may hand over as messages, and the bytes that are sent of it.
 
 A message is any object with the buffer protocol: it is copied when it is handed over: what
-the application changes later changes nothing that was sent.
+the application changes later changes nothing that was sent. With headers it is sent behind their
+block.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import UsageError
+from ringcast.model import Headed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 def as_bytes(payload: Buffer) -> bytes:
     """One message."""
-    if type(payload) is bytes:
+    if type(payload) is bytes or type(payload) is Headed:
         return payload
     try:
         return memoryview(payload).tobytes()
@@ -36,3 +38,8 @@ def as_messages(payloads: Iterable[Buffer]) -> Sequence[bytes]:
     found: Any = payloads if isinstance(payloads, (list, tuple)) else list(payloads)
     is_bytes = set(map(type, found)) <= {bytes}
     return found if is_bytes else list(map(as_bytes, found))
+
+
+def with_block(payload: Buffer, block: bytes) -> Buffer:
+    """The same behind the block of its headers, if it has any."""
+    return Headed(block + as_bytes(payload)) if block else payload

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ringcast.aio.state import SnapshotMarker
 from ringcast.events import Delivered, GapSkipped, StateLost, Undeliverable, ViewInstalled
-from ringcast.model import Run, Stream
+from ringcast.model import NO_HEADERS, Run, Stream
+from ringcast.wire.headers import read_headers
 
 if TYPE_CHECKING:
     from ringcast.events import Closed
-    from ringcast.model import Member, ViewId
+    from ringcast.model import Headers, Member, ViewId
 
 NOTICES_MAX = 1024
 """Notices that wait for a reader; beyond this the oldest goes."""
@@ -42,6 +43,19 @@ class Message(NamedTuple):
     """It was sent to this member alone."""
     guarantee: Guarantee = "fifo"
     """What it was sent with. `seqno` counts the sender's messages with this guarantee."""
+    headers: Headers = NO_HEADERS
+    """What its sender said of it, by name."""
+
+    @property
+    def channel(self) -> str:
+        """Which use of the group it belongs to, if its sender said so; else ""."""
+        return self.headers.channel
+
+    @property
+    def sent_at(self) -> float | None:
+        """When it was sent, in seconds since the epoch by the clock of its sender, if that joined
+        with `send_time=True`."""
+        return self.headers.sent_at
 
 
 _make_message: Final = partial(tuple.__new__, Message)  # a call into C for each
@@ -53,7 +67,8 @@ def _messages_of(delivered: Delivered) -> list[Message]:
     same = (delivered.sender, delivered.view_id, delivered.epoch > 0, guarantee)
     sender, view_id, to_me, guarantees = map(repeat, same)
     seqnos = range(run.first, run.first + len(run.payloads))
-    fields = zip(sender, run.payloads, seqnos, view_id, to_me, guarantees, strict=False)
+    headers = repeat(NO_HEADERS) if run.headers is None else run.headers
+    fields = zip(sender, run.payloads, seqnos, view_id, to_me, guarantees, headers, strict=False)
     return list(map(_make_message, fields))
 
 
@@ -65,6 +80,8 @@ class ReadQueue:
         """How many are reading notices: with none, losses are logged as they come."""
         self.dropped = 0
         """Notices that nobody read in time."""
+        self.unread_headers = 0
+        """Messages whose headers cannot be read: they are delivered as they came."""
         self._me = me
         self.items: deque[Delivered | Notice | SnapshotMarker] = deque()
         """What waits, to be read only; runs of messages are appended to it."""
@@ -87,6 +104,14 @@ class ReadQueue:
             self._untold.append(notice)
             if not self.watchers:
                 self.tell_losses()
+
+    def add_headed(self, delivered: Delivered) -> None:
+        """Messages that begin with their headers."""
+        run = delivered.run
+        headers, payloads, unread = read_headers(run.payloads)
+        self.unread_headers += unread
+        run = Run(run.stream, run.first, payloads, headers)
+        self.items.append(Delivered(delivered.sender, run, delivered.view_id, delivered.epoch))
 
     def add_marker(self, marker: SnapshotMarker) -> None:
         self.items.append(marker)
@@ -151,6 +176,7 @@ class ReadQueue:
             "bytes": sum(len(payload) for payloads in runs for payload in payloads),
             "notices": self._notices,
             "notices_dropped": self.dropped,
+            "unread_headers": self.unread_headers,
         }
 
     def _first_messages(self) -> Delivered | None:
@@ -169,7 +195,9 @@ class ReadQueue:
         at, self._read_of_first = self._read_of_first, 0
         if not at:
             return delivered
-        run = Run(delivered.run.stream, delivered.run.first + at, delivered.run.payloads[at:])
+        run, headers = delivered.run, delivered.run.headers
+        headers = None if headers is None else headers[at:]
+        run = Run(run.stream, run.first + at, run.payloads[at:], headers)
         return Delivered(delivered.sender, run, delivered.view_id, delivered.epoch)
 
     def _drop_oldest(self) -> None:

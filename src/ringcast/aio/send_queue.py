@@ -32,6 +32,7 @@ from ringcast.aio.engine import Latch, failed
 from ringcast.aio.group import Outgoing
 from ringcast.aio.member_host import STREAMS
 from ringcast.errors import GroupClosed, RingcastError, TimedOut, TooFewMembers
+from ringcast.model import alike
 from ringcast.window.threads import RingBuffer
 
 if TYPE_CHECKING:
@@ -238,15 +239,17 @@ class SendQueue:
 
     async def _send_lists(self, items: list[list[bytes] | Parcel]) -> None:
         lists = [item for item in items if not isinstance(item, Parcel)]
-        outgoing = self._outgoing = Outgoing(list(chain.from_iterable(lists)))
-        while outgoing.sent < len(outgoing.payloads):
-            try:
-                await self._group._send(outgoing, self.stream, None)
-            except TooFewMembers:
-                # It was taken from its sender when there were enough: it is sent when there are.
-                await self._group.wait_for_view(self._is_enough)
-        self._left -= outgoing.sent
-        self._outgoing = Outgoing(())
+        for _, payloads in alike(1, chain.from_iterable(lists)):
+            outgoing = self._outgoing = Outgoing(payloads)
+            while outgoing.sent < len(outgoing.payloads):
+                try:
+                    await self._group._send(outgoing, self.stream, None)
+                except TooFewMembers:
+                    # It was taken from its sender when there were enough: it is sent when there
+                    # are.
+                    await self._group.wait_for_view(self._is_enough)
+            self._left -= outgoing.sent
+            self._outgoing = Outgoing(())
 
     def _is_enough(self, view: View) -> bool:
         return len(view) >= self._group._driver.node.config.membership.min_members

@@ -30,7 +30,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ringcast.model import SEQNO_MAX, Purge
+from ringcast.model import SEQNO_MAX, Purge, alike
 from ringcast.protocols.stream import ReceiveStream, Timer
 from ringcast.window.assembler import Assembler
 from ringcast.window.receive import BoundedWindow, open_window
@@ -162,9 +162,8 @@ class MulticastReceiver:
         start = first
         for more, run in groupby(stops, self.assembler.is_continued):
             stop = start + len(list(run))
-            found.append(
-                Data(self.origin.stream, start, payloads[start - first : stop - first], more=more)
-            )
+            pieces = alike(start, payloads[start - first : stop - first])
+            found += [Data(self.origin.stream, at, piece, more=more) for at, piece in pieces]
             start = stop
         return found
 

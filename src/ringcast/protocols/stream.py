@@ -173,9 +173,11 @@ class SendStream:
 
     def send_out(self, pieces: list[Piece], out: Effects) -> None:
         for first, payloads, more in pieces:
-            if more and self._own is not None:
-                self._own.mark(range(first, first + len(payloads)))
-            out.frames.append((self._dest, self.frame(first, payloads, more=more)))
+            frame = self.frame(first, payloads, more=more)
+            if (more or frame.headed) and self._own is not None:
+                seqnos = range(first, first + len(payloads))
+                self._own.mark(seqnos, more=more, headed=frame.headed)
+            out.frames.append((self._dest, frame))
 
     def use_room(self, out: Effects) -> bool:
         """Room may have appeared: for the rest of a large message first, then for the sender.
@@ -264,9 +266,10 @@ class ReceiveStream:
         were new."""
         window, repair = self.window, self.repair
         first, last = data.first, data.first + data.count - 1
-        if data.more:
+        if data.more or data.headed:
             acceptable_last = min(last, window.low + window.capacity_max)
-            self.assembler.mark(range(max(first, window.delivered + 1), acceptable_last + 1))
+            acceptable = range(max(first, window.delivered + 1), acceptable_last + 1)
+            self.assembler.mark(acceptable, more=data.more, headed=data.headed)
         new = 0
         if window.has_slot(first, last):
             new = window.add_run(first, data.payloads)
@@ -361,7 +364,7 @@ def deliver(
     epoch: int = 0,
 ) -> None:
     """Whole messages as they are; fragments are put together first."""
-    if not (assembler.continued or assembler.begun):
+    if not (assembler.continued or assembler.begun or assembler.headed):
         events.append(Delivered(sender, Run(stream, first, payloads), view_id, epoch))
         return
     last = first + len(payloads) - 1

@@ -34,7 +34,7 @@ from ringcast.core.shared import Deadlines, GroupState
 from ringcast.core.view_change import Begin
 from ringcast.errors import GroupClosed, Undeliverable, UsageError
 from ringcast.events import Delivered, Writable
-from ringcast.model import FIRST_CONN_ID, SEQNO_MAX, SYSTEM_EPOCH, Conn, Run, Stream
+from ringcast.model import FIRST_CONN_ID, SEQNO_MAX, SYSTEM_EPOCH, Conn, Run, Stream, alike
 from ringcast.protocols.connection import State
 from ringcast.protocols.stream import Receipts
 from ringcast.protocols.unicast_receiving import LOOPBACK_EPOCH, Timer, UnicastReceiving
@@ -395,8 +395,10 @@ class ReliableUnicast(UnicastReceiving):
         """How many messages to oneself were taken."""
         assert self.group.view is not None
         window = self.loopback
-        run = Run(Stream.FIFO, window.delivered + 1, window.take_ready(limit))
-        events.append(Delivered(self.me, run, self.group.view.id, LOOPBACK_EPOCH))
+        first, payloads = window.delivered + 1, window.take_ready(limit)
+        for at, messages in alike(first, payloads):
+            run = Run(Stream.FIFO, at, messages)
+            events.append(Delivered(self.me, run, self.group.view.id, LOOPBACK_EPOCH))
         window.purge(window.delivered)
         if not window.ready:
             self.ready.discard(self.me)
@@ -404,7 +406,7 @@ class ReliableUnicast(UnicastReceiving):
         if self._is_loopback_blocked and not window.is_full:
             self._is_loopback_blocked = False
             out.event(Writable(self.me))
-        return len(run.payloads)
+        return len(payloads)
 
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True

@@ -295,6 +295,9 @@ class VirtualHost:
         true = self._network.clock.now
         return true if self._clock is None else self._clock.read(true)
 
+    wall = now
+    """Virtual time begins with the epoch."""
+
     def due_s(self, local_s: float) -> float:
         due_s = local_s
         if self._clock is not None:

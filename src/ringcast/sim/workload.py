@@ -22,6 +22,7 @@ from ringcast.events import (
     StateWanted,
     StateWritable,
 )
+from ringcast.model import alike
 from ringcast.rules.state import NOTHING, Content, run_hash
 from ringcast.sim.options import slot_name
 
@@ -77,13 +78,14 @@ class Backlog:
         self._ready: deque[bytes] = deque()
 
     def next_messages(self, limit: int) -> list[bytes]:
-        """The next messages to offer, the same ones until they are accepted."""
+        """The next messages to offer, the same ones until they are accepted: all with headers, or
+        none."""
         while len(self._ready) < min(limit, self.wanted):
             self._counter += 1
             # Sizes follow from the counter alone, so that a retry offers the same bytes.
             size = self._sizes[self._counter * 2654435761 // 65536 % len(self._sizes)]
             self._ready.append(self._payloads.make(self._origin, self._counter, size))
-        return list(self._ready)
+        return next((run for _, run in alike(1, self._ready)), [])
 
     def accepted(self, count: int) -> None:
         self.wanted -= count

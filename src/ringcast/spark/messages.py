@@ -1,4 +1,5 @@
-"""Messages out of an archive's files, as Arrow batches: no Python object for any of them."""
+"""Messages out of an archive's files, as Arrow batches: no Python object for any of them but those
+with headers."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ from ringcast.spark.reading import pack
 from ringcast.trace.archive import Index
 from ringcast.trace.columns import PAYLOADS, is_among
 from ringcast.trace.held import STREAMS, Range, origin_text
-from ringcast.trace.rows import DELIVER
+from ringcast.trace.rows import DELIVER, HEADED
 from ringcast.trace.sealed import Unreadable
 from ringcast.trace.segments import Segment
+from ringcast.wire.headers import split_headers
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -32,7 +34,7 @@ Ints: TypeAlias = "npt.NDArray[np.int64]"
 DDL = (
     "sender STRING NOT NULL, incarnation STRING NOT NULL, stream STRING NOT NULL, "
     "seqno BIGINT NOT NULL, view BIGINT NOT NULL, delivered_at TIMESTAMP NOT NULL, "
-    "payload BINARY NOT NULL"
+    "payload BINARY NOT NULL, headers MAP<STRING, STRING> NOT NULL"
 )
 """An incarnation has 64 bits, which no integer of Spark holds and no decimal holds cheaply. Spark
 makes rows of our batches, and asks of each value that may be null whether it is."""
@@ -47,6 +49,7 @@ SCHEMA = pa.schema(
             ("view", pa.int64()),
             ("delivered_at", pa.timestamp("us", tz="UTC")),
             ("payload", pa.binary()),
+            ("headers", pa.map_(pa.string(), pa.string())),
         )
     ]
 )
@@ -234,6 +237,8 @@ def _messages(
         payloads = lists.values.slice(starts[0], len(whose))  # side by side: not copied
     else:
         payloads = lists.values.take(pa.array(places + np.repeat(starts - before, runs.counts)))
+    is_headed = is_among(rows["kind"], (HEADED,)).to_numpy(False)[runs.rows]
+    payloads, headers = _split(payloads, np.repeat(is_headed, runs.counts))
     micros = rows["wall_ns"].to_numpy()[runs.rows] // 1000
     arrays = [
         pa.array([sender for sender, _, _ in origins]).take(pa.array(whose)),
@@ -243,5 +248,31 @@ def _messages(
         pa.array(np.repeat(rows["view"].to_numpy()[runs.rows], runs.counts)),
         pa.array(np.repeat(micros, runs.counts)).cast(SCHEMA.field("delivered_at").type),
         payloads,
+        headers,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _split(messages: pa.Array, is_headed: npt.NDArray[np.bool_]) -> tuple[pa.Array, pa.Array]:
+    """Payloads and headers of messages of which these have some. Where they cannot be read all is
+    payload."""
+    counts = np.zeros(len(messages) + 1, np.int32)
+    names: list[str] = []
+    values: list[str] = []
+    if is_headed.any():
+        mask, rest = pa.array(is_headed), []
+        for place, message in zip(
+            np.flatnonzero(is_headed), messages.filter(mask).to_pylist(), strict=True
+        ):
+            try:
+                named, payload = split_headers(message)
+            except ValueError:
+                named, payload = {}, message
+            rest.append(payload)
+            counts[place + 1] = len(named)
+            names += named
+            values += named.values()
+        messages = pc.replace_with_mask(messages, mask, pa.array(rest, pa.binary()))
+    offsets = pa.array(np.cumsum(counts, dtype=np.int32))
+    kinds = pa.array(names, pa.string()), pa.array(values, pa.string())
+    return messages, pa.MapArray.from_arrays(offsets, *kinds)

@@ -11,7 +11,8 @@ at each receiver: runs may be cut differently on the way, blocks are not. Level 
 and windows, and hashes every block instead of every fourth.
 
 With `payloads` the messages themselves are kept in the rows of their delivery: that is an archive.
-There none may be lost to a slow disk, so whoever reads the group waits while there is no room.
+Those with headers have rows of their own, and are kept as they travel, headers first. There none
+may be lost to a slow disk, so whoever reads the group waits while there is no room.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import ConfigError
-from ringcast.model import Origin
+from ringcast.model import Headed, Origin
 from ringcast.trace import rows as trace
 from ringcast.trace.content import BLOCK_MESSAGES, BlockHasher, hashed_every
 from ringcast.trace.footer import Recording
@@ -58,6 +59,7 @@ class _Track:
     last: int = 0
     view_id: ViewId | None = None
     detail: str = ""
+    is_headed: bool = False
     since: int = 0
     is_growing: bool = False
     payloads: list[bytes] = field(default_factory=list)
@@ -173,7 +175,8 @@ class Recorder:
         track = self._delivered.get((event.sender, run.stream))
         if track is None:
             track = self._receiver(Origin(event.sender, run.stream))
-        self._extend(track, run.first, run.last, event.view_id, now, detail)
+        is_headed = self._keeps and type(run.payloads[0]) is Headed
+        self._extend(track, run.first, run.last, event.view_id, now, detail, is_headed=is_headed)
         if self._keeps:
             track.payloads.extend(run.payloads)
         blocks = track.hasher.add_run(run.first, run.payloads)
@@ -249,18 +252,27 @@ class Recorder:
     # Rows
 
     def _extend(
-        self, track: _Track, first: int, last: int, view_id: ViewId, now: int, detail: str = ""
+        self,
+        track: _Track,
+        first: int,
+        last: int,
+        view_id: ViewId,
+        now: int,
+        detail: str = "",
+        *,
+        is_headed: bool = False,
     ) -> None:
         """Runs that continue each other become one row: what is judged is ranges."""
         if track.is_growing:
             is_alike = track.view_id == view_id and track.detail == detail
+            is_alike &= track.is_headed == is_headed
             if track.last + 1 == first and is_alike:
                 track.last = last
                 return
             self._flush()
         self._oldest = self._oldest or now
         track.first, track.last, track.view_id, track.since = first, last, view_id, now
-        track.detail = detail
+        track.detail, track.is_headed = detail, is_headed
         track.is_growing = True
 
     def _flush(self) -> None:
@@ -282,6 +294,7 @@ class Recorder:
             else:
                 kept, track.payloads = track.payloads, []
                 self._messages_kept += len(kept)
+                columns |= {"kind": trace.HEADED} if track.is_headed else {}
                 self.write(trace.DELIVER, track.since, kept, **columns, detail=track.detail)
 
     def _put_blocks(self, blocks: Sequence[Block], track: _Track, now: int) -> None:

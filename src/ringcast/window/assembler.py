@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringcast.model import alike
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -25,7 +27,10 @@ class Assembler:
     `retain`: what was taken stays in the window, and is known to be continued, until `forget`.
     """
 
-    __slots__ = ("_given_up", "_retain", "_size", "begun", "continued", "max_bytes", "oversized")
+    __slots__ = (
+        *("_given_up", "_retain", "_size", "begun", "continued", "headed", "max_bytes"),
+        "oversized",
+    )
 
     def __init__(
         self, max_bytes: int, parts: Iterable[bytes] | None = (), *, retain: bool = False
@@ -33,6 +38,8 @@ class Assembler:
         self.max_bytes = max_bytes
         self._retain = retain
         self.continued: set[int] = set()
+        self.headed = 0
+        """The last known seqno of a message with headers that has not been taken; 0: none is."""
         self.begun: list[bytes] = []
         self._size = 0
         if parts is None:
@@ -47,8 +54,9 @@ class Assembler:
 
     @property
     def is_idle(self) -> bool:
-        """No fragment is known or waiting: payloads are messages just as they are."""
-        return not (self.continued or self.begun)
+        """Nothing but whole messages without headers is known or waiting: payloads are messages
+        just as they are, and one run."""
+        return not (self.continued or self.begun or self.headed)
 
     @property
     def parts(self) -> tuple[bytes, ...] | None:
@@ -67,9 +75,13 @@ class Assembler:
         if is_given_up:
             self._give_up()
 
-    def mark(self, seqnos: range) -> None:
-        """These seqnos, still in the window, are continued by the next one."""
-        self.continued.update(seqnos)
+    def mark(self, seqnos: range, *, more: bool = True, headed: bool = False) -> None:
+        """These seqnos, still in the window, are each continued by the next one (`more`); or are of
+        messages with headers."""
+        if more:
+            self.continued.update(seqnos)
+        if headed:
+            self.headed = max(self.headed, seqnos.stop - 1)
 
     def forget(self, through: int) -> None:
         """These have left the window."""
@@ -103,11 +115,20 @@ class Assembler:
         return given_up
 
     def assemble(self, first: int, payloads: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
-        """Turn payloads taken from the window into (seqno of the first, whole messages) runs.
+        """Turn payloads taken from the window into (seqno of the first, whole messages) runs, each
+        with headers throughout or without.
 
         What stays behind is kept for the next call.
         """
         self._given_up = []
+        if not self.headed:
+            return self._assemble(first, payloads)
+        if first + len(payloads) > self.headed:
+            self.headed = 0
+        whole = self._assemble(first, payloads)
+        return [run for start, messages in whole for run in alike(start, messages)]
+
+    def _assemble(self, first: int, payloads: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
         runs: list[tuple[int, list[bytes]]] = []
         continued, count = self.continued, len(payloads)
         at = start = 0  # where the run of unfragmented messages begins that is being gathered
@@ -139,7 +160,8 @@ class Assembler:
     def _end(self, seqno: int, runs: list[tuple[int, list[bytes]]]) -> None:
         """With this its message is complete."""
         if self._size <= self.max_bytes:
-            runs.append((seqno, [b"".join(self.begun)]))
+            kind = type(self.begun[-1])  # joined, parts are bytes
+            runs.append((seqno, [kind(b"".join(self.begun))]))
         else:
             self.oversized += 1
             self._given_up.append(seqno)

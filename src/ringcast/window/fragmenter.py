@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.errors import UsageError
+from ringcast.model import Headed, alike
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 
 
 def check_payloads(payloads: Sequence[bytes], max_bytes: int) -> None:
-    """Raise UsageError unless these can be sent."""
-    if not set(map(type, payloads)) <= {bytes}:
-        kinds = sorted({type(payload).__name__ for payload in payloads} - {"bytes"})
-        raise UsageError(f"messages are bytes, not {', '.join(kinds)}")
+    """Raise UsageError unless these can be sent. All have headers, or none has."""
+    kinds = set(map(type, payloads))
+    if not (kinds <= {bytes} or kinds == {Headed}):
+        names = sorted({kind.__name__ for kind in kinds} - {"bytes"})
+        raise UsageError(f"messages are bytes, not {', '.join(names)}")
     largest = max(map(len, payloads), default=0)
     if largest > max_bytes:
         raise UsageError(f"a message of {largest} bytes: max_message_bytes is {max_bytes}")
@@ -33,7 +35,8 @@ STARTS_MAX = 3
 
 
 class Piece(NamedTuple):
-    """Payloads that have seqnos from `first` on. `more`: each is continued by the next seqno."""
+    """Payloads that have seqnos from `first` on, headed throughout or not at all. `more`: each is
+    continued by the next seqno."""
 
     first: int
     payloads: list[bytes]
@@ -111,13 +114,14 @@ class Fragmenter:
         if not payloads:
             return []
         if not self._continued:
-            return [Piece(first, payloads, False)]
+            return [Piece(at, run, False) for at, run in alike(first, payloads)]
         flags = [seqno in self._continued for seqno in range(first, first + len(payloads))]
-        pieces = []
+        pieces: list[Piece] = []
         start = 0
         for stop in range(1, len(flags) + 1):
             if stop == len(flags) or flags[stop] != flags[start]:
-                pieces.append(Piece(first + start, payloads[start:stop], flags[start]))
+                runs = alike(first + start, payloads[start:stop])
+                pieces += [Piece(at, run, flags[start]) for at, run in runs]
                 start = stop
         return pieces
 
@@ -153,5 +157,6 @@ class Fragmenter:
 
 
 def _cut(payload: bytes, size: int) -> list[bytes]:
-    """At least one part, though it may be empty."""
-    return [payload[at : at + size] for at in range(0, len(payload) or 1, size)]
+    """At least one part, though it may be empty. Those of a message with headers are headed."""
+    kind = type(payload)
+    return [kind(payload[at : at + size]) for at in range(0, len(payload) or 1, size)]

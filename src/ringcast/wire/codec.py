@@ -44,7 +44,7 @@ from ringcast.wire.packing import (
     Packing,
     encode_frame,
 )
-from ringcast.wire.runs import EQUAL, MORE, RUN, SIZE, decode_data, decode_run
+from ringcast.wire.runs import EQUAL, HEADED, MORE, RUN, SIZE, decode_data, decode_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -168,7 +168,7 @@ class Codec:
             size = len(payload := lone.made[0])
             length = DATA_HEAD.size - FRAME.size + SIZE.size + size
             if FRAME.size + length <= self._room:
-                whose, flags = lone.whose, EQUAL | lone.more * MORE
+                whose, flags = lone.whose, EQUAL | lone.more * MORE | lone.headed * HEADED
                 head = DATA_HEAD.pack(DATA, length, whose, flags, lone.first, 1) + SIZE.pack(size)
                 return [b"".join((header, self._in_view, head, payload))]
         largest = DATAGRAM_BYTES_MAX - self._overhead

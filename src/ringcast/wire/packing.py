@@ -18,6 +18,7 @@ from ringcast.wire.layout import FRAMES
 from ringcast.wire.limits import COUNTER_MAX, FRAMES_MAX, MESSAGES_MAX, NACK_RANGES_MAX
 from ringcast.wire.runs import (
     EQUAL,
+    HEADED,
     MORE,
     RANGE,
     RANGE_COUNT_MAX,
@@ -182,7 +183,7 @@ class Packing:
             kind = UNICAST_DATA
             head_bytes = UNICAST_DATA_HEAD.size
             _check_conn(run.conn)
-        first, more, payloads = run.first, run.more, run.payloads
+        first, payloads = run.first, run.payloads
         if len(runs) > 1:
             payloads = list(chain.from_iterable([run.payloads for run in runs]))
         assert payloads, "a run has at least one message"
@@ -226,7 +227,7 @@ class Packing:
                 flags, sizes = 0, struct_pack(f"<{len(cut)}H", *cut)
                 payload_bytes = sum(cut)
             frame_bytes = head_bytes + len(sizes) + payload_bytes
-            flags |= more * MORE
+            flags |= run.more * MORE | run.headed * HEADED
             head = _encode_head(run, kind, whose, frame_bytes, flags, first + start, stop - start)
             if kind in SAID_IN_VIEW:
                 self._parts[1] = self._in_view
@@ -245,7 +246,7 @@ class Packing:
     ) -> None:
         """Datagrams with so many of these messages each, which are of one length."""
         assert self._is_empty
-        size, flags = len(payloads[0]), EQUAL | run.more * MORE
+        size, flags = len(payloads[0]), EQUAL | run.more * MORE | run.headed * HEADED
         in_view = self._in_view if kind in SAID_IN_VIEW else b""
         frame_bytes = RUN_HEADS[kind] + SIZE.size + size * count
         head = _encode_head(run, kind, b"", frame_bytes, flags, first, count)

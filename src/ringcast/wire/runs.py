@@ -16,7 +16,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from ringcast.errors import DecodeError, Reject
-from ringcast.model import FIRST_CONN_ID, SEQNO_MAX, Conn, Stream
+from ringcast.model import FIRST_CONN_ID, SEQNO_MAX, Conn, Headed, Stream
 from ringcast.wire.limits import MESSAGES_MAX
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ STREAM: Final = Struct("<B")
 RUN: Final = Struct("<BQH")  # flags, first, count
 SIZE: Final = Struct("<H")  # of one payload
 RANGE: Final = Struct("<QI")  # first, count
-EQUAL, MORE = 1, 2  # flags of a run
+EQUAL, MORE, HEADED = 1, 2, 4  # flags of a run
 
 RANGE_COUNT_MAX: Final = 2**32 - 1
 """Seqnos in one range: what its field holds, and far more than any window."""
@@ -45,28 +45,38 @@ class Messages(Generic[W]):
     """Payloads with consecutive seqnos, first..last: what the frames that carry messages share.
     `whose` they are is told by a stream or a connection, which is also an attribute of its own.
 
-    `more` says that every payload here is a fragment that the next seqno continues. A received
-    run is cut into payloads only when somebody asks for them: a duplicate or a forged run costs
-    nothing but its header.
+    `more` says that every payload here is a fragment that the next seqno continues, `headed` that
+    every message here begins with its headers; then its payloads are `Headed`. A received run is
+    cut into payloads only when somebody asks for them: a duplicate or a forged run costs nothing
+    but its header.
     """
 
-    __slots__ = ("_cut", "count", "first", "made", "more", "whose")
+    __slots__ = ("_cut", "count", "first", "headed", "made", "more", "whose")
 
     def __init__(self, whose: W, first: int, payloads: list[bytes], *, more: bool = False) -> None:
         self.whose: W = whose
         self.first = first
         self.count = len(payloads)
         self.more = more
+        self.headed = type(payloads[0]) is Headed if payloads else False
         self.made: list[bytes] | None = payloads
         self._cut: Callable[[], Iterable[bytes]] | None = None
 
     @classmethod
     def uncut(
-        cls, whose: W, first: int, count: int, cut: Callable[[], Iterable[bytes]], *, more: bool
+        cls,
+        whose: W,
+        first: int,
+        count: int,
+        cut: Callable[[], Iterable[bytes]],
+        *,
+        more: bool,
+        headed: bool = False,
     ) -> Self:
         """A received run whose payloads are still one piece of the datagram."""
         run = cls.__new__(cls)
         run.whose, run.first, run.count, run.more = whose, first, count, more
+        run.headed = headed
         run.made, run._cut = None, cut
         return run
 
@@ -74,7 +84,7 @@ class Messages(Generic[W]):
     def payloads(self) -> list[bytes]:
         if self.made is None:
             assert self._cut is not None
-            self.made = list(self._cut())
+            self.made = list(map(Headed, self._cut()) if self.headed else self._cut())
             self._cut = None  # it holds on to the datagram's buffer
         return self.made
 
@@ -84,7 +94,8 @@ class Messages(Generic[W]):
 
     def lengthened(self, count: int, cut: Callable[[], Iterable[bytes]]) -> Self:
         """A received run that others continue, so many messages in all."""
-        return self.uncut(self.whose, self.first, count, cut, more=self.more)
+        how = {"more": self.more, "headed": self.headed}
+        return self.uncut(self.whose, self.first, count, cut, **how)
 
     def kept(self) -> Self:
         """The same, cut now: the datagram's buffer may be used again."""
@@ -93,18 +104,19 @@ class Messages(Generic[W]):
     def is_continued_by(self, other: object) -> bool:
         if type(self) is not type(other) or self.whose != other.whose:
             return False
-        return self.last + 1 == other.first and self.more == other.more
+        is_alike = self.more == other.more and self.headed == other.headed
+        return is_alike and self.last + 1 == other.first
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and (
-            (self.whose, self.first, self.more, self.payloads)
-            == (other.whose, other.first, other.more, other.payloads)
+            (self.whose, self.first, self.more, self.headed, self.payloads)
+            == (other.whose, other.first, other.more, other.headed, other.payloads)
         )
 
     def __repr__(self) -> str:
         whose = self.whose.name if isinstance(self.whose, Stream) else self.whose
-        more = ", more" if self.more else ""
-        return f"{type(self).__name__}({whose}, {self.first}..{self.last}{more})"
+        flags = ", more" * self.more + ", headed" * self.headed
+        return f"{type(self).__name__}({whose}, {self.first}..{self.last}{flags})"
 
 
 class Data(Messages[Stream]):
@@ -152,7 +164,7 @@ def decode_run(run: Messages[W], view: memoryview, start: int, stop: int) -> Non
     if stop - sizes < SIZE.size:  # either form has at least one size
         raise DecodeError(Reject.FRAME_LENGTH)
     flags, first, count = RUN.unpack_from(view, start)
-    if flags & ~(EQUAL | MORE):
+    if flags & ~(EQUAL | MORE | HEADED):
         raise DecodeError(Reject.FLAGS)
     if not 1 <= count <= MESSAGES_MAX:
         raise DecodeError(Reject.COUNT)
@@ -176,7 +188,8 @@ def decode_run(run: Messages[W], view: memoryview, start: int, stop: int) -> Non
         if stop - blob != sum(lengths):
             raise DecodeError(Reject.LENGTHS)
         cut = partial(_cut_mixed, view, blob, stop, lengths)
-    run.first, run.count, run.more = first, count, bool(flags & MORE)
+    run.first, run.count = first, count
+    run.more, run.headed = flags & MORE != 0, flags & HEADED != 0
     run.made, run._cut = None, cut
 
 

@@ -222,7 +222,7 @@ def test_what_is_shared_is_copied_once() -> None:
 
 STATE = {
     "AckTable": "_delivered _held min_delivered min_received",
-    "Assembler": "_given_up _retain _size begun continued max_bytes oversized",
+    "Assembler": "_given_up _retain _size begun continued headed max_bytes oversized",
     "Datagrams": "packed",
     "Effects": "events frames lone messages signals",
     "Fetch": "_answered _last _members _part _timers proposal",

@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 import pyarrow.parquet as pq
 
 from ringcast.events import Delivered, FragmentsDelivered
-from ringcast.model import Address, Member, Run, Stream, ViewId
+from ringcast.model import Address, Headed, Member, Run, Stream, ViewId
 from ringcast.trace.columns import PAYLOADS
 from ringcast.trace.footer import Before
 from ringcast.trace.held import Holdings, Range
@@ -62,6 +62,26 @@ def test_messages_stand_in_the_rows_of_their_delivery(tmp_path: Path) -> None:
     assert [row[PAYLOADS] for row in kept] == [[b"one", b"", b"three"], [b"seven"]]
     assert {(row["event"], row["kind"]) for row in kept} == {("deliver", "")}
     assert [row.event for row in rows] == [row["event"] for row in batch.to_pylist()]
+
+
+def test_messages_with_headers_have_rows_of_their_own(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A, payloads=True)
+    recorder.start(0)
+    runs: list[list[bytes]] = [[b"one"], [Headed(b"two"), Headed(b"three")], [Headed(b"four")]]
+    first = 1
+    for payloads in (*runs, [b"five"]):
+        recorder.delivered(delivery(first, payloads), first)
+        first += len(payloads)
+    recorder.stopped(9)
+    assert recorder.close(CLOSE_S)
+    (path,) = segment_paths(tmp_path)
+    with Segment(path) as segment:
+        rows = segment.group(0, ["event", "kind", "seqno", PAYLOADS]).to_pylist()
+    assert [(row["kind"], row["seqno"], row[PAYLOADS]) for row in rows if row[PAYLOADS]] == [
+        ("", 1, [b"one"]),
+        ("headed", 2, [b"two", b"three", b"four"]),
+        ("", 5, [b"five"]),
+    ]
 
 
 def test_without_payloads_nothing_is_held(tmp_path: Path) -> None:

@@ -172,8 +172,8 @@ def said(value: Any) -> str:
         case Data() | UnicastData():
             whose = said(value.stream if isinstance(value, Data) else value.conn)
             payloads = " ".join(json.dumps(payload.decode()) for payload in value.payloads)
-            more = ", more" * value.more
-            return f"{type(value).__name__} {whose} {value.first}..{value.last}{more}: {payloads}"
+            flags = ", more" * value.more + ", headed" * value.headed
+            return f"{type(value).__name__} {whose} {value.first}..{value.last}{flags}: {payloads}"
         case IntEnum():
             return value.name.lower()
         case range():

@@ -106,7 +106,7 @@ class _Stream:
     """The seqno of the last fragment of the last accepted message."""
     highest: int = 0
     """On the wire."""
-    first_bytes: dict[int, tuple[bytes, bool]] = field(default_factory=dict)
+    first_bytes: dict[int, tuple[bytes, tuple[bool, bool]]] = field(default_factory=dict)
     """As they left for the first time."""
 
 
@@ -195,9 +195,10 @@ class Connections:
     def is_again(self, data: UnicastData, peer: Member) -> bool:
         """Whether these have left for this peer before."""
         stream = self._stream(peer, data.conn.epoch)
+        flags = data.more, data.headed
         for seqno, payload in enumerate(data.payloads, data.first):
-            original = stream.first_bytes.setdefault(seqno, (payload, data.more))
-            if original != (payload, data.more):
+            original = stream.first_bytes.setdefault(seqno, (payload, flags))
+            if original != (payload, flags):
                 text = f"{self._node.me} sends {peer}:{seqno} again with other bytes"
                 self._contents.find("S4", text)
         is_again = data.first <= stream.highest

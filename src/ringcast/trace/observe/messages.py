@@ -176,12 +176,15 @@ def range_of(event: Delivered | FragmentsDelivered) -> dict[str, Any]:
 
 
 def compare(me: Member, event: Delivered, sent: Mapping[int, bytes], contents: Contents) -> None:
-    """What is delivered with what was sent."""
+    """What is delivered with what was sent: its bytes, and whether it begins with headers."""
     sender, run = event.sender, event.run
     contents.deliveries += len(run.payloads)
     which = f" of epoch {event.epoch}" if event.epoch else ""
+    if len({*map(type, run.payloads)}) > 1:
+        contents.find("G1", f"{me} delivers {sender}:{run.first}{which} and others, some headed")
     for seqno, payload in enumerate(run.payloads, run.first):
-        if sent.get(seqno) != payload:
+        original = sent.get(seqno)
+        if original != payload or type(original) is not type(payload):  # headed, or not
             contents.find(
                 "G1",
                 f"{me} delivers {sender}:{seqno}{which} with other bytes than were sent under that "

@@ -171,7 +171,7 @@ class Wire:
         originals = self._originals.setdefault(data.stream, {})
         highest = self._highest.get(data.stream, 0)
         self._highest[data.stream] = max(highest, data.last)
-        contents: Iterable[Any] = zip(data.payloads, repeat(data.more))
+        contents: Iterable[Any] = zip(data.payloads, repeat((data.more, data.headed)))
         if self._contents is None:
             contents = map(hash, contents)
         for seqno, content in enumerate(contents, data.first):
@@ -184,7 +184,7 @@ class Wire:
     ) -> None:
         """Somebody else sends what another has sent first."""
         for seqno, payload in enumerate(data.payloads, data.first):
-            if originals.get(seqno) != (payload, data.more):
+            if originals.get(seqno) != (payload, (data.more, data.headed)):
                 self._write_mismatch(kind, seqno, now, **columns)
 
     def _write_mismatch(self, kind: str, seqno: int, now: int, **columns: Any) -> None:
