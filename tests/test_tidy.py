@@ -223,7 +223,7 @@ CEILINGS = {
     "cli": 4023,  # explorations tell how far they are
     "core": 668,  # a signal: large messages that start over
     "explore": 3928,  # explorations tell how far they are
-    "protocols": 10170,  # windows that fit the path
+    "protocols": 10177,  # messages with headers; a sleeper that takes a view to go on
     "rules": 4136,  # who reads late is told late of what it lacks
     "sim": 5907,  # what simulated applications send may have headers
     "spark": 7546,  # a column of headers
