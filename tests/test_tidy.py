@@ -218,7 +218,7 @@ def test_files_are_short(path: str) -> None:
 
 
 CEILINGS = {
-    "aio": 7876,  # checks lie beside config
+    "aio": 7940,  # single messages that find no room are kept
     "benchmarks": 5145,  # calls, which lay in tools; how long a matrix goes on
     "cli": 4023,  # explorations tell how far they are
     "core": 668,  # a signal: large messages that start over

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import blocking_groups
 import pytest
-from loopback_groups import numbered, read, vanish, with_members
+from loopback_groups import PATIENT, exclude, numbered, read, until, vanish, with_members
 
-from ringcast import GroupClosed, MulticastConfig
+from ringcast import Closed, GroupClosed, MulticastConfig, TooFewMembers
+from ringcast.model import Stream
 
 if TYPE_CHECKING:
-    from ringcast import Group
+    from ringcast import Group, blocking
 
 
 async def first_run(group: Group) -> list[bytes]:
@@ -166,3 +169,190 @@ def test_what_is_counted_has_left() -> None:
         await flushing
 
     with_members(2)(exchange)
+
+
+# Room that was promised, and is gone
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_what_is_sent_on_a_reply_is_sent_though_the_view_changes_in_that_read(at: int) -> None:
+    """The reply and a proposal come together: whoever asked sends between the two."""
+
+    async def exchange(a: Group, b: Group, c: Group) -> None:
+        errors: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: errors.append(what))
+
+        async def serve() -> None:
+            number = 0
+            async for request in a.requests():
+                number += 1
+                request.reply(b"yes")
+                if number == at:
+                    exclude(c.me, by=a)
+
+        serving = asyncio.create_task(serve())
+        await asyncio.sleep(0.05)
+        for payload in numbered("B", 3):
+            await b.request(a.me, b"?")
+            await b.send(payload)
+        await b.wait_for_view(lambda view: len(view) == 2)
+        assert [payload for _, payload in await read(a, 3)] == numbered("B", 3)
+        assert errors == []
+        serving.cancel()
+
+    with_members(3)(exchange)
+
+
+def window_of(group: Group) -> Any:
+    return group._driver.node.multicast.senders[Stream.FIFO].window
+
+
+def narrow(group: Group) -> None:
+    """As if an ack had said so before the end of this turn, and then something came."""
+    window_of(group).limit = 10
+    group.stats()
+    assert window_of(group).high == 10
+
+
+def test_what_finds_no_room_all_the_same_is_the_first_to_be_sent_later() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        for payload in numbered("A", 30):
+            await a.send(payload)
+        narrow(a)
+        assert not a.try_send(b"refused")
+        many = asyncio.create_task(a.send_many(numbered("B", 30)))
+        await asyncio.sleep(0)
+        assert window_of(a).high == 10
+        reading = asyncio.create_task(read(a, 61))
+        flushing = asyncio.create_task(a.flush())
+        got = await read(b, 60)
+        await many
+        await a.send(b"last")
+        assert [payload for _, payload in got] == numbered("A", 30) + numbered("B", 30)
+        assert await read(b, 1) == [("A", b"last")]
+        await asyncio.gather(flushing, reading)
+
+    with_members(2)(exchange)
+
+
+def test_a_flush_waits_for_what_is_kept() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        for payload in numbered("A", 30):
+            await a.send(payload)
+        narrow(a)
+        flushing = asyncio.create_task(a.flush())
+        assert len(await read(b, 10)) == 10  # and that is all that has a seqno, until A reads too
+        await asyncio.sleep(0.05)
+        assert not flushing.done()
+        await asyncio.gather(flushing, read(a, 30), read(b, 20))
+
+    with_members(2)(exchange)
+
+
+def test_who_leaves_waits_until_what_is_kept_is_sent() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        for payload in numbered("A", 30):
+            await a.send(payload)
+        narrow(a)
+        leaving = asyncio.create_task(a.leave())
+        reading = asyncio.create_task(read(a, 30))
+        assert [payload for _, payload in await read(b, 30)] == numbered("A", 30)
+        await asyncio.gather(leaving, reading)
+
+    with_members(2)(exchange)
+
+
+def test_what_is_kept_when_it_ends_is_counted() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        for payload in numbered("A", 30):
+            await a.send(payload)
+        narrow(a)
+        assert not a.try_send(b"refused")
+        vanish(a)
+        (closed,) = [event async for event in a.events() if isinstance(event, Closed)]
+        assert closed.unsent == 20
+        assert closed.unacked == ((Stream.FIFO, 1, 30),)
+
+    with_members(2)(exchange)
+
+
+def test_what_is_kept_while_there_are_too_few_members_waits_for_more() -> None:
+    async def exchange(a: Group, b: Group, c: Group) -> None:
+        few = a._driver.node.minimum
+        for payload in numbered("A", 5):
+            await a.send(payload)
+        few.since = 0  # as if the view had changed before the end of this turn
+        a.stats()
+        with pytest.raises(TooFewMembers):
+            await a.send(b"refused")
+        few.since = None
+        await a.send(b"last")
+        wanted = [*numbered("A", 5), b"last"]
+        assert [payload for _, payload in await read(b, 6)] == wanted
+
+    with_members(3, membership=replace(PATIENT, min_members=2))(exchange)
+
+
+# Who sends is stopped, or is not alone
+
+
+def test_too_few_members_are_told_by_a_single_send() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send(b"one")
+        vanish(b)
+        await a.wait_for_view(lambda view: len(view) == 1)
+        with pytest.raises(TooFewMembers) as few:
+            await a.send(b"two")
+        assert (few.value.have, few.value.need, few.value.sent) == (1, 2, 0)
+        with pytest.raises(TooFewMembers):
+            a.try_send(b"two")
+        assert window_of(a).high == 1
+
+    with_members(2, membership=replace(PATIENT, min_members=2))(exchange)
+
+
+def test_what_send_returned_for_before_it_was_cancelled_is_sent_and_no_more() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        returned = 0
+
+        async def send() -> None:
+            nonlocal returned
+            for payload in numbered("A", 100):
+                await a.send(payload)
+                returned += 1
+
+        sending = asyncio.create_task(send())
+        await until(lambda: returned > 0)
+        await asyncio.sleep(0)  # it waits for room
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert 0 < returned < 100
+        count = returned
+        reading = asyncio.create_task(read(a, count + 1))
+        got = [payload for _, payload in await read(b, count)]
+        await a.send(b"next")
+        assert got + [payload for _, payload in await read(b, 1)] == [
+            *numbered("A", count),
+            b"next",
+        ]
+        await reading
+
+    with_members(2, multicast=MulticastConfig(capacity=8))(exchange)
+
+
+def test_each_of_several_threads_keeps_its_order() -> None:
+    each = 200
+
+    def send(group: blocking.Group, name: str) -> None:
+        for payload in numbered(name, each):
+            group.send(payload)
+
+    with blocking_groups.members(2) as (a, b), blocking_groups.threads() as pool:
+        sending = [pool.submit(send, a, name) for name in "XYZ"]
+        reading = pool.submit(blocking_groups.read, a, 3 * each)
+        got = [payload for _, payload in blocking_groups.read(b, 3 * each)]
+        for done in (*sending, reading):
+            done.result()
+    for name in "XYZ":
+        assert [one for one in got if one.startswith(name.encode())] == numbered(name, each)

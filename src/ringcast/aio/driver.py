@@ -115,8 +115,15 @@ class Driver:
 
     def send(self, payloads: Sequence[bytes], stream: Stream, to: Member | None) -> int:
         """How many were accepted. Sends of one turn of the loop share datagrams."""
-        if self.gathering.run:
-            self.gathering.settle()
+        gathering = self.gathering
+        if gathering.run:
+            gathering.settle()
+            if gathering.run and to is None and stream is gathering.stream:
+                payloads = payloads[:0]  # those that are kept come first
+        return self.offer(payloads, stream, to)
+
+    def offer(self, payloads: Sequence[bytes], stream: Stream, to: Member | None) -> int:
+        """The same, of what was gathered: before all else."""
         now = self.now()
         accepted = self.node.send(payloads, now, stream=stream, to=to)
         self._is_look_due = True
@@ -127,6 +134,8 @@ class Driver:
     def say(self, message: bytes, to: Member, *, is_awaited: bool = False) -> None:
         """Ask the application of a member of the view, or answer it. The first of a turn goes at
         once: somebody waits. Those that follow share datagrams."""
+        if to == self.node.me:
+            self.gathering.settle()
         now = self.now()
         self.node.say(message, to, now, is_awaited=is_awaited)
         if not self._has_spoken:
@@ -139,6 +148,8 @@ class Driver:
         """Tell the owner up to `limit` messages, in runs; or of this member's own to the group
         alone. Calling this is delivery. `is_looking`: in `on_input`, and nothing else waits for the
         end of this turn."""
+        if self.gathering.run:
+            self.gathering.settle()  # the room that this makes may come with an allowance of less
         now = self.now()
         for event in self.node.take_events(limit, now, only_own=only_own):
             self._owner.on_event(event)
@@ -160,6 +171,7 @@ class Driver:
 
     def provide_state(self, transfer: int, chunks: Sequence[bytes], *, is_last: bool) -> int:
         """The next chunks of a state; how many were accepted."""
+        self.gathering.settle()
         now = self.now()
         accepted = self.node.provide_state(transfer, chunks, now, is_last=is_last)
         self._after_input(now)
@@ -167,6 +179,7 @@ class Driver:
 
     def refuse_state(self, transfer: int) -> None:
         """This state, or the rest of it, is not to be had here."""
+        self.gathering.settle()
         now = self.now()
         self.node.refuse_state(transfer, now)
         if self.is_open:
@@ -174,9 +187,16 @@ class Driver:
 
     def sync(self, peer: Member) -> None:
         """Ask this sender where its messages to us stand."""
+        self.gathering.settle()
         now = self.now()
         self.node.sync(peer, now)
         self._after_input(now)
+
+    def stabilize(self) -> None:
+        """Find out at once what everybody has delivered, and purge that."""
+        self.gathering.settle()
+        self.node.stabilize(self.now())
+        self.take(0)
 
     def leave(self, within_s: float) -> None:
         """Go in good order; Closed follows within that time."""
@@ -272,6 +292,7 @@ class Driver:
                 self.is_turn_due = is_turn_due
                 other = next(opened, None) if self.is_open else None
                 if other is not None:
+                    self.gathering.settle()  # what whoever waited has sent
                     now = self.now()
                     datagrams.receive(chain((other,), opened), now)
                     self._after_input(now)

@@ -1,18 +1,28 @@
 """Gathering: messages to the group that are sent one at a time, and leave as one run.
 
 `await group.send(b)` is what people write, and a run of one costs as much as a run of a thousand.
-So a message that surely has a place in the window is kept here, with others of the same turn of
-the loop, by whatever task; to send it is to append it to a list. All get their seqnos together, at
-the end of the turn, when they fill a datagram, and before anything else is asked of the node: so
-nothing that happens in between can take the room that they were promised, and order is as it was
-sent. What has no place for sure goes the longer way, which tells why.
+So a message that surely has a place in the window waits here, with others of the same turn of the
+loop, by whatever task; to send it is to append it to a list. What has no place for sure goes the
+longer way, which tells why.
+
+All get their seqnos together, at the end of the turn, when they fill a datagram, and before each
+    input of the node: any may take the room that they were promised.
+What finds no room all the same is kept, for its sender believes it sent. It is offered again before
+    each further input, and nothing that comes later goes before it: `add` refuses, and the longer
+    way offers nothing. While the group has too few members it waits for more.
+On flush and leave: these wait until nothing is kept; leaving, for a time.
+On the end of this member: what is kept then is lost, and counted in Closed.
 """
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ringcast.aio.gate import Gate
 from ringcast.core.shared import Phase
+from ringcast.errors import RingcastError
 from ringcast.model import Stream
 
 if TYPE_CHECKING:
@@ -23,7 +33,8 @@ if TYPE_CHECKING:
 class Gathering:
     """Of one member, for plain messages."""
 
-    __slots__ = ("_driver", "_largest", "_room", "_room_bytes", "run")
+    __slots__ = ("_driver", "_gate", "_largest", "_room", "_room_bytes", "run")
+    stream = Stream.FIFO
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -31,6 +42,7 @@ class Gathering:
         """What waits to be settled. Whoever looks here first saves a call."""
         self._room = self._room_bytes = 0  # for so many more messages, of so many bytes
         self._largest = 0
+        self._gate: Gate | None = None  # where those wait who wait until nothing is kept
 
     def add(self, payload: Buffer) -> bool:
         """Whether it is sent; False: not here."""
@@ -48,12 +60,36 @@ class Gathering:
         return True
 
     def settle(self) -> None:
-        """All that was gathered gets its seqnos."""
+        """All that was gathered gets its seqnos; what finds no room is kept."""
+        if not self.run:
+            return
+        run, self.run = self.run, []
+        self._room = 0
+        try:
+            accepted = self._driver.offer(run, Stream.FIFO, None)
+        except RingcastError:  # too few members for now; or it is over, and that tells of them
+            accepted = 0
+        self.run = run[accepted:]
+        if self._gate is not None:
+            self._gate.open()
+
+    async def until_settled(self, within_s: float | None = None) -> None:
+        """Wait until nothing is kept, or it is lost; or for so long."""
+        self.settle()
         if self.run:
-            run, self.run = self.run, []
-            self._room = 0
-            accepted = self._driver.send(run, Stream.FIFO, None)
-            assert accepted == len(run), "there was room"
+            gate = self._gate = self._gate or Gate()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    while self.run:
+                        await gate.wait()
+
+    def stop(self, _: str) -> int:
+        """It is over; how many messages are lost here."""
+        self.settle()
+        lost, self.run = len(self.run), []
+        if self._gate is not None:
+            self._gate.open()
+        return lost
 
     def _open(self) -> None:
         """Another run: as much as there is room for, and fits a datagram."""
@@ -61,6 +97,8 @@ class Gathering:
         if self.run:
             self.settle()
             driver.send_datagrams()
+            if self.run:
+                return
         self._room = 0
         node = driver.node
         sender, membership = node.multicast.senders.get(Stream.FIFO), node.membership

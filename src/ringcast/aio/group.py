@@ -40,12 +40,14 @@ from ringcast.events import (
     Writable,
 )
 from ringcast.model import Address, Member, Stream
+from ringcast.protocols.views.layer import GOODBYE_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
     from typing import Literal
 
     from ringcast.aio.answers import Health
+    from ringcast.aio.gathering import Gathering
     from ringcast.aio.member_host import MemberHost
     from ringcast.aio.metrics import Metrics
     from ringcast.aio.probe import Question
@@ -118,13 +120,13 @@ class Group:
         self._readable = Gate()
         self._writable: dict[Member | None, Gate] = {}  # by destination; None: the group
         self._settled = Gate()
-        self._queues: list[SendQueue] = []
-        """Where threads have put messages that are not in the window yet."""
         self._requests = Requests()
         on_request, on_reply = self._requests.on_request, self._requests.on_reply
         owner = Owner(self._on_event, on_request, on_reply, self._on_input)
         self._requests.driver = self._driver = place.drive(owner, must_exist=must_exist)
         self._gathering = self._driver.gathering
+        self._queues: list[Gathering | SendQueue] = [self._gathering]
+        """Where messages are that are not in the window yet."""
         self._probe: Probe | None = None
         self._metrics: Metrics | None = None
         self._read_queue = ReadQueue(self.me)
@@ -407,8 +409,8 @@ class Group:
 
         GroupClosed if this member is out of its group before they have.
         """
+        await self._gathering.until_settled()
         self._check_open()
-        self._gathering.settle()
         node = self._driver.node
         pending = [self._receipts.of(number) for number in node.ask_flush()]
         if pending and node.config.multicast.stability is not None:
@@ -429,9 +431,7 @@ class Group:
         For a group with stability rounds (`stability`), where it would come with the next interval
         anyway. UsageError in a group that acknowledges: there nothing waits for a report."""
         self._check_open()
-        self._gathering.settle()
-        self._driver.node.stabilize(self._driver.now())
-        self._driver.take(0)
+        self._driver.stabilize()
 
     def health(self) -> Health:
         """Whether this member is ready, and why not; for probes, as `ringcast health` is."""
@@ -684,10 +684,11 @@ class Group:
     async def _leave(self, limit_s: float | None = None) -> None:
         """Go, when the others have everything and know; or when it takes too long."""
         within_s = self._leave_within(limit_s)
-        if not self._is_leaving:
+        await self._gathering.until_settled(within_s - within_s / GOODBYE_SHARE)
+        if not self._is_leaving and self._closed is None:
             self._is_leaving = True
             self._wake_all()  # those who send are told
-            self._driver.leave(within_s)
+            self._driver.leave(self._leave_within())
         try:
             async with asyncio.timeout_at(self._leave_by):
                 while self._driver.membership.phase is not Phase.OUT:
