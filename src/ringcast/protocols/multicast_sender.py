@@ -413,7 +413,7 @@ class MulticastSender:
             self.fragments.purged(low)
             self._quota.clear()
             self._stuck_since = now
-            if not self.stream.is_blocked:
+            if not (self.stream.is_blocked or self.fragments.rest):
                 self.limits.is_timed = False
             elif self.window.low >= self.limits.look_at:
                 self.limits.on_purge(now)
