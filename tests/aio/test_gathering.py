@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import blocking_groups
@@ -35,6 +37,50 @@ def test_the_messages_of_one_turn_are_one_run_in_one_datagram() -> None:
             await a.send(payload)
         assert await first_run(b) == numbered("A", 300)
         assert sent(a) - before < 10  # acks and beats among them
+
+    with_members(2)(exchange)
+
+
+def narrow_path(mtu: int, *groups: Group) -> None:
+    """As if their datagrams had to fit packets of this size."""
+    for group in groups:
+        transport: Any = group._driver.transport
+        transport._narrow_down("127.0.0.1", mtu)
+
+
+def test_what_is_sent_one_at_a_time_leaves_in_bursts_where_datagrams_are_small() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        narrow_path(1500, a, b)
+        await a.send(b"first")  # whose datagram finds out what datagrams may have
+        assert len(await read(b, 1)) == 1
+        transport: Any = a._driver.transport
+        calls: Counter[str] = Counter()
+        sending = {name: getattr(transport, name) for name in ("send", "send_burst")}
+
+        def count(name: str, *arguments: Any) -> None:
+            calls[name] += 1
+            sending[name](*arguments)
+
+        for name in sending:
+            setattr(transport, name, partial(count, name))
+        for _ in range(300):
+            await a.send(bytes(1000))
+        await read(b, 300)
+        assert 5 <= calls["send_burst"] <= 15
+        assert calls["send"] <= 15  # what is left over of a burst, acks and heartbeats
+
+    with_members(2)(exchange)
+
+
+def test_messages_are_gathered_where_datagrams_are_smaller_than_what_they_are_charged() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        narrow_path(576, a, b)
+        await a.send(b"first")
+        assert len(await read(b, 1)) == 1
+        for payload in numbered("A", 100):
+            await a.send(payload)
+        assert a._gathering.run == numbered("A", 100)
+        assert [payload for _, payload in await read(b, 100)] == numbered("A", 100)
 
     with_members(2)(exchange)
 

@@ -5,8 +5,8 @@ So a message that surely has a place in the window waits here, with others of th
 loop, by whatever task; to send it is to append it to a list. What has no place for sure goes the
 longer way, which tells why.
 
-All get their seqnos together, at the end of the turn, when they fill a datagram, and before each
-    input of the node: any may take the room that they were promised.
+All get their seqnos together, at the end of the turn, when they fill a datagram or a burst of small
+    ones, and before each input of the node: any may take the room that they were promised.
 What finds no room all the same is kept, for its sender believes it sent. It is offered again before
     each further input, and nothing that comes later goes before it: `add` refuses, and the longer
     way offers nothing. While the group has too few members it waits for more.
@@ -24,6 +24,7 @@ from ringcast.aio.gate import Gate
 from ringcast.core.shared import Phase
 from ringcast.errors import RingcastError
 from ringcast.model import Stream
+from ringcast.wire.bursts import BURST_BYTES_MAX
 
 if TYPE_CHECKING:
     from ringcast.aio.driver import Driver
@@ -92,7 +93,7 @@ class Gathering:
         return lost
 
     def _open(self) -> None:
-        """Another run: as much as there is room for, and fits a datagram."""
+        """Another run: as much as there is room for, and leaves in one burst."""
         driver = self._driver
         if self.run:
             self.settle()
@@ -103,9 +104,10 @@ class Gathering:
         node = driver.node
         sender, membership = node.multicast.senders.get(Stream.FIFO), node.membership
         is_in = membership is not None and membership.phase is Phase.MEMBER and driver.is_open
-        if sender is not None and is_in and node.minimum.since is None:
-            self._room, room_bytes, self._largest = sender.room()
+        if sender is not None and is_in and not sender.is_frozen and node.minimum.since is None:
+            self._room, room_bytes, self._largest = sender.stream.room()
             self._largest = min(self._largest, node.config.multicast.max_message_bytes)
-            self._room_bytes = min(room_bytes, max(driver.transport.datagram_bytes, self._largest))
+            size = driver.transport.datagram_bytes
+            self._room_bytes = min(room_bytes, max(1, BURST_BYTES_MAX // size) * size)
             if not driver.is_turn_due:
                 driver.end_turn_soon()
