@@ -12,7 +12,15 @@ import blocking_groups
 import pytest
 from loopback_groups import PATIENT, exclude, numbered, read, until, vanish, with_members
 
-from ringcast import Closed, GroupClosed, MulticastConfig, TooFewMembers
+from ringcast import (
+    Closed,
+    GroupClosed,
+    MulticastConfig,
+    TooFewMembers,
+    Undeliverable,
+    UnicastConfig,
+    UsageError,
+)
 from ringcast.model import Stream
 
 if TYPE_CHECKING:
@@ -79,7 +87,7 @@ def test_messages_are_gathered_where_datagrams_are_smaller_than_what_they_are_ch
         assert len(await read(b, 1)) == 1
         for payload in numbered("A", 100):
             await a.send(payload)
-        assert a._gathering.run == numbered("A", 100)
+        assert a._to_all.run == numbered("A", 100)
         assert [payload for _, payload in await read(b, 100)] == numbered("A", 100)
 
     with_members(2)(exchange)
@@ -337,6 +345,133 @@ def test_what_is_kept_while_there_are_too_few_members_waits_for_more() -> None:
         assert [payload for _, payload in await read(b, 6)] == wanted
 
     with_members(3, membership=replace(PATIENT, min_members=2))(exchange)
+
+
+# To one member
+
+
+def test_the_messages_of_one_turn_to_one_member_are_one_run() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send(b"first", to=b.me)  # opens the connection
+        assert await read(b, 1) == [("A", b"first")]
+        before = sent(a)
+        for number, payload in enumerate(numbered("A", 300)):
+            kind = (bytes, bytearray, memoryview)[number % 3]
+            if number % 2:
+                await a.send(kind(payload), to=b.me)
+            else:
+                assert a.try_send(kind(payload), to=b.me)
+        assert await first_run(b) == numbered("A", 300)
+        assert sent(a) - before < 10
+
+    with_members(2)(exchange)
+
+
+def test_what_is_sent_to_one_member_otherwise_keeps_its_place() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        wanted = []
+        for number in range(20):
+            one, two, three = (b"%d %d" % (number, kind) for kind in range(3))
+            large = b"%d " % number + bytes(100_000)
+            await a.send(one, to=b.me)
+            assert a.try_send(two, to=b.me)
+            await a.send_many([three, three], to=b.me)
+            await a.send(one, to=b.me)
+            await a.send(large, to=b.me)
+            receipt = await a.send(two, to=b.me, receipt=True)
+            assert receipt is not None
+            await a.send(three, to=b.me)
+            wanted += [one, two, three, three, one, large, two, three]
+        assert [payload for _, payload in await read(b, len(wanted))] == wanted
+        await receipt.delivered()
+
+    with_members(2)(exchange)
+
+
+def test_a_member_that_does_not_read_blocks_single_sends_to_it_alone() -> None:
+    async def exchange(a: Group, b: Group, c: Group) -> None:
+        returned = 0
+
+        async def send() -> None:
+            nonlocal returned
+            for payload in numbered("A", 100):
+                await a.send(payload, to=b.me)
+                returned += 1
+
+        sending = asyncio.create_task(send())
+        for payload in numbered("C", 20):
+            await a.send(payload, to=c.me)
+            await read(c, 1)
+        assert 0 < returned == a._driver.node.unicast.senders[b.me].window.high < 100
+        assert not a.try_send(b"refused", to=b.me)
+        assert [payload for _, payload in await read(b, 100)] == numbered("A", 100)
+        await sending
+
+    with_members(3, unicast=UnicastConfig(capacity=8))(exchange)
+
+
+def test_what_to_one_member_finds_no_room_all_the_same_is_the_first_to_be_sent_later() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send(b"first", to=b.me)
+        for payload in numbered("A", 30):
+            await a.send(payload, to=b.me)
+        a._driver.node.unicast.senders[b.me].window.limit = 10
+        await a.send(b"to all")  # is not behind them
+        many = asyncio.create_task(a.send_many(numbered("B", 30), to=b.me))
+        flushing = asyncio.create_task(a.flush())
+        got = [payload for _, payload in await read(b, 62)]
+        assert got.index(b"to all") <= 30
+        got.remove(b"to all")
+        assert got == [b"first", *numbered("A", 30), *numbered("B", 30)]
+        await asyncio.gather(many, flushing, read(a, 1))
+
+    with_members(2)(exchange)
+
+
+def test_what_is_kept_for_a_member_that_departs_is_undeliverable() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send(b"first", to=b.me)
+        for payload in numbered("A", 30):
+            await a.send(payload, to=b.me)
+        a._driver.node.unicast.senders[b.me].window.limit = 10
+        a.stats()
+        vanish(b)
+        await a.wait_for_view(lambda view: len(view) == 1)
+        async for event in a.events():
+            if isinstance(event, Undeliverable):
+                break
+        assert (event.to, event.last - event.first + 1) == (b.me, 21)
+        assert "is not in the view" in event.reason
+        with pytest.raises(Undeliverable):
+            await a.send(b"after", to=b.me)
+
+    with_members(2)(exchange)
+
+
+def test_what_is_kept_for_one_member_when_it_ends_is_undeliverable() -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send(b"first", to=b.me)
+        for payload in numbered("A", 30):
+            await a.send(payload, to=b.me)
+        a._driver.node.unicast.senders[b.me].window.limit = 10
+        a.stats()
+        vanish(a)
+        lost = [event async for event in a.events() if isinstance(event, Undeliverable)]
+        assert sum(event.last - event.first + 1 for event in lost) == 31
+
+    with_members(2)(exchange)
+
+
+@pytest.mark.parametrize("to", ["b", ["unhashable"], ("like", 1, "a member"), 5])
+def test_only_a_member_is_sent_to(to: Any) -> None:
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send(b"first", to=b.me)
+        with pytest.raises(UsageError, match="a member is meant"):
+            await a.send(b"x", to=to)
+        with pytest.raises(UsageError, match="a member is meant"):
+            await a.send(b"x", to=tuple(b.me))  # type: ignore[arg-type]
+
+    with_members(2)(exchange)
 
 
 # Who sends is stopped, or is not alone

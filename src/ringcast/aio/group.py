@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from ringcast.aio.answers import Health
-    from ringcast.aio.gathering import Gathering
+    from ringcast.aio.gathering import Gatherings
     from ringcast.aio.member_host import MemberHost
     from ringcast.aio.metrics import Metrics
     from ringcast.aio.probe import Question
@@ -124,9 +124,9 @@ class Group:
         on_request, on_reply = self._requests.on_request, self._requests.on_reply
         owner = Owner(self._on_event, on_request, on_reply, self._on_input)
         self._requests.driver = self._driver = place.drive(owner, must_exist=must_exist)
-        self._gathering = self._driver.gathering
-        self._queues: list[Gathering | SendQueue] = [self._gathering]
-        """Where messages are that are not in the window yet."""
+        self._gathered = self._driver.gathered
+        self._to_all = self._gathered.to_all
+        self._queues: list[Gatherings | SendQueue] = [self._gathered]  # before the window
         self._probe: Probe | None = None
         self._metrics: Metrics | None = None
         self._read_queue = ReadQueue(self.me)
@@ -208,7 +208,8 @@ class Group:
         With `receipt=True` a Receipt is returned: `await receipt.delivered()` ends when the other
         members of the view that the message was sent in have delivered it.
         """
-        if to is None and guarantee == "fifo" and not receipt and self._gathering.add(payload):
+        gathering = self._to_all if to is None else self._gathered.to(to)
+        if guarantee == "fifo" and not receipt and gathering.add(payload):
             return None
         outgoing = Outgoing([as_bytes(payload)], wants_receipt=receipt)
         await self._send(outgoing, self._check_target(to, guarantee), to)
@@ -260,7 +261,7 @@ class Group:
     ) -> bool:
         """Send if there is room; False, and nothing is sent, if not. TooFewMembers is raised, and
         so is Undeliverable."""
-        if to is None and guarantee == "fifo" and self._gathering.add(payload):
+        if guarantee == "fifo" and self._gathered.to(to).add(payload):
             return True
         stream = self._check_target(to, guarantee)
         self._check_open()
@@ -409,7 +410,7 @@ class Group:
 
         GroupClosed if this member is out of its group before they have.
         """
-        await self._gathering.until_settled()
+        await self._gathered.until_settled()
         self._check_open()
         node = self._driver.node
         pending = [self._receipts.of(number) for number in node.ask_flush()]
@@ -684,7 +685,7 @@ class Group:
     async def _leave(self, limit_s: float | None = None) -> None:
         """Go, when the others have everything and know; or when it takes too long."""
         within_s = self._leave_within(limit_s)
-        await self._gathering.until_settled(within_s - within_s / GOODBYE_SHARE)
+        await self._gathered.until_settled(within_s - within_s / GOODBYE_SHARE)
         if not self._is_leaving and self._closed is None:
             self._is_leaving = True
             self._wake_all()  # those who send are told

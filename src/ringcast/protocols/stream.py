@@ -165,8 +165,7 @@ class SendStream:
         if self.is_blocked or self.fragments.rest:
             return 0, 0, 0
         window, size = self.window, self.window.datagram_bytes
-        # However they share datagrams, all but the last are full. That is charged as its bytes, or
-        # as a datagram at the least.
+        # However they share datagrams, all but the last are full, and charged so much at the least.
         room_bytes = window.max_bytes - window.charged - DATAGRAM_OVERHEAD
         if size < DATAGRAM_OVERHEAD:
             room_bytes = room_bytes // DATAGRAM_OVERHEAD * size
