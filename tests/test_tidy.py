@@ -204,7 +204,7 @@ def test_retired_words_are_found_where_they_are_names() -> None:
 
 LONG = {
     "aio/group.py": (736, "one table of options"),
-    "blocking.py": (526, "one table of options"),
+    "blocking.py": (515, "one table of options"),
     "aio/tcp.py": (544, "transports apart"),
 }
 """Files of more than 450 lines: how long they may be, and what will split them. It only shrinks."""
@@ -218,7 +218,7 @@ def test_files_are_short(path: str) -> None:
 
 
 CEILINGS = {
-    "aio": 8010,  # single messages that find no room are kept; those to one member gathered
+    "aio": 8149,  # single messages that find no room are kept; those to one member gathered
     "benchmarks": 5220,  # calls of messages to one member and of bursts; shares of a network's rate
     "cli": 4023,  # explorations tell how far they are
     "core": 668,  # a signal: large messages that start over

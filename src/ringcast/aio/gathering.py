@@ -126,17 +126,22 @@ class Gatherings:
     def settle(self) -> None:
         """All that was gathered gets its seqnos; what finds no room is kept."""
         waiting, self.waiting = self.waiting, []
-        for each in waiting:
-            run, each.run, each.room = each.run, [], 0
-            try:
-                accepted = self.driver.offer(run, Stream.FIFO, each.to)
-            except RingcastError as error:
-                accepted = 0  # too few members for now; or it is over, and that tells of them
-                if each.to is not None:
-                    accepted = len(run)
-                    self.driver.tell(Undeliverable(each.to, 0, 1, accepted, str(error)))
-            each.run = run[accepted:]
-        self.waiting += [each for each in waiting if each.run]
+        lost: list[Undeliverable] = []
+        try:
+            for each in waiting:
+                run, each.run, each.room = each.run, [], 0
+                try:
+                    accepted = self.driver.offer(run, Stream.FIFO, each.to)
+                except RingcastError as error:
+                    accepted = 0  # too few members for now; or it is over, and that tells of them
+                    if each.to is not None:
+                        accepted = len(run)
+                        lost.append(Undeliverable(each.to, 0, 1, accepted, str(error)))
+                each.run = run[accepted:]
+        finally:
+            self.waiting += [each for each in waiting if each.run]
+        for event in lost:
+            self.driver.tell(event)
         if self._gate is not None:
             self._gate.open()
 
