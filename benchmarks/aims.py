@@ -67,6 +67,12 @@ move: a machine that is busy with other things is slow with both."""
 CRAMPED = 0.25
 """What is to remain of the rate with the receive buffer that most machines grant."""
 
+NETWORK = {1000: 0.4, 10_000: 0.3}
+"""By the size of a message: what is to remain of the rate with an MTU of 1500."""
+
+SEALED = 0.6
+"""What sealed groups are to reach of the rate of insecure ones."""
+
 RTT = {
     "p50 to raw sockets": ("p50_to_raw", 2.5),
     "p99 to p50": ("p99_to_p50", 10.0),
@@ -165,6 +171,24 @@ def matrix_aims(rows: Rows) -> list[Row]:
     ]
     name = "cells that collapsed, lost messages or did not end"
     return [*aims, at_most(name, 0, len(fallen), ", ".join(fallen))]
+
+
+def network_aims(rows: Rows) -> list[Row]:
+    """Of groups on hosts of their own: what small packets leave, and what sealing does."""
+    aims = []
+    for row in rows:
+        if not row["network"].startswith("MTU ") or not row["sealed"]:
+            continue
+        name = f"{row['workload']}, {row['size']} B, {row['network']}"
+        by, share = f"by {row['transport']}", NETWORK.get(row["size"])
+        if row["network"] == "MTU 1500" and share is not None:
+            aims.append(at_least(f"{name}: rate to that at 65535", share, row["rate_share"], by))
+        aims.append(at_least(f"{name}: sealed to insecure", SEALED, row["sealed_share"], by))
+    return aims
+
+
+def multicast_aims(rows: Rows) -> list[Row]:
+    return network_aims(rows) if "network" in rows[0] else matrix_aims(rows)
 
 
 def has_collapsed(row: Row) -> bool:

@@ -49,7 +49,7 @@ class Benchmark(NamedTuple):
     aims: Callable[[Rows], Rows] | None = None
     has_aims: Callable[[dict[str, Any]], bool] = lambda options: True
     """Whether figures with these options are held against the aims."""
-    compared_with: Callable[[], str | None] = lambda: SOURCE
+    compared_with: Callable[[Rows], str | None] = lambda rows: SOURCE
     """Where the aims come from; None: they are our own, and stand in their row."""
     layout: Callable[[Rows], Rows] = lambda rows: rows
     """What people see of the rows."""
@@ -80,7 +80,7 @@ class Benchmark(NamedTuple):
         about: object = rows
         if aims is not None:
             about = [row | {"aims": aims} for row in rows]
-            if compared_with := self.compared_with():
+            if compared_with := self.compared_with(rows):
                 about = {"rows": rows, "aims": aims, "compared_with": compared_with}
         return about
 
@@ -88,7 +88,7 @@ class Benchmark(NamedTuple):
         if rows:
             _print_table(self.layout(rows))
         if aims is not None:
-            if compared_with := self.compared_with():
+            if compared_with := self.compared_with(rows):
                 click.echo(f"\naims; compared figures: {compared_with}")
             _print_table(aims)
         if remark := self.remark(rows):

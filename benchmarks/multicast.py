@@ -205,41 +205,46 @@ def measure_cells(cells: Sequence[Workload]) -> Iterator[Row]:
 
 def measure_network(cell: Workload, mtu: int) -> list[Row]:
     """The same members on hosts of their own: with the largest packets that there are, with those
-    of this MTU, without the network's help, and without the system's. All take turns."""
+    of this MTU, without the network's help, and without the system's; each sealed and insecure.
+    All take turns."""
     kinds: list[tuple[str, int, Row, Row]] = [
         ("MTU 65535", 65_535, {}, {}),
         (f"MTU {mtu}", mtu, {}, {}),
         ("interfaces cut nothing", mtu, {"is_plain": True}, {}),
         ("no offload", mtu, {}, {"offload": False}),
     ]
+    with ExitStack() as stack:
+        groups: list[Rounds] = []
+        for (name, size, of_network, of_members), key in product(
+            kinds, (secrets.token_hex(32), None)
+        ):
+            progress(f"starting {cell}, {name}, {'sealed' if key else 'insecure'}")
+            network = stack.enter_context(Network(cell.members, size, **of_network))
+            options = {"transport": cell.transport, "loss": cell.loss, **of_members}
+            group = group_name(cell.transport)
+            cluster = stack.enter_context(HostCluster(network, key, group=group, **options))
+            groups.append(Rounds(cluster, cell))
+        progress("measuring them in turn")
+        take_turns(groups, cell.runs)
+        figures = [rounds.figures() for rounds in groups]
     rows: list[Row] = []
-    for key in (secrets.token_hex(32), None):
-        with ExitStack() as stack:
-            groups: list[Rounds] = []
-            for name, size, of_network, of_members in kinds:
-                progress(f"measuring {cell}, {name}, {'sealed' if key else 'insecure'}")
-                network = stack.enter_context(Network(cell.members, size, **of_network))
-                options = {"transport": cell.transport, "loss": cell.loss, **of_members}
-                group = group_name(cell.transport)
-                cluster = stack.enter_context(HostCluster(network, key, group=group, **options))
-                groups.append(Rounds(cluster, cell))
-            take_turns(groups, cell.runs)
-            figures = [rounds.figures() for rounds in groups]
-        for (name, *_), row in zip(kinds, figures, strict=True):
-            lost = f"{cell}, {name}: {row['lost']} messages were lost" if row["lost"] else None
-            large = figures[0]
-            rows.append(
-                {
-                    **{"transport": cell.transport, "workload": cell.shape},
-                    **{"size": cell.size.size, "sealed": bool(key), "network": name},
-                    **{column: row[column] for column in NETWORK_COLUMNS},
-                    "rate_share": round(row["rate_per_member"] / large["rate_per_member"], 2),
-                    "cpu_share": round(
-                        large["cpu_us_per_delivery"] / row["cpu_us_per_delivery"], 2
-                    ),
-                    "failed": lost,
-                }
-            )
+    for at, row in enumerate(figures):
+        name, is_sealed = kinds[at // 2][0], at % 2 == 0
+        large, insecure = figures[at % 2], figures[at + 1] if is_sealed else None
+        rate, cost = row["rate_per_member"], row["cpu_us_per_delivery"]
+        rows.append(
+            {
+                **{"transport": cell.transport, "workload": cell.shape},
+                **{"size": cell.size.size, "sealed": is_sealed, "network": name},
+                **{column: row[column] for column in NETWORK_COLUMNS},
+                "rate_share": round(rate / large["rate_per_member"], 2),
+                "cpu_share": round(large["cpu_us_per_delivery"] / cost, 2),
+                "sealed_share": insecure and round(rate / insecure["rate_per_member"], 2),
+                "failed": f"{cell}, {name}: {row['lost']} messages were lost"
+                if row["lost"]
+                else None,
+            }
+        )
     return rows
 
 

@@ -29,6 +29,9 @@ C = TypeVar("C", bound="Calls")
 
 ROUNDS = 200
 IDLE_ROUNDS = 4
+MTU = 1500
+BURST = 40
+"""Messages of 1000 B: one system call sends them, and few bring them."""
 GROUP = f"calls-{os.getpid()}"
 SOURCE = str(Path(ringcast.__file__).parent)
 
@@ -37,6 +40,10 @@ PARTS = {
     "a received datagram": ("Driver._on_readable", "ReliableMulticast._on_data"),
 }
 """What is counted apart: a function and all that it calls, whenever it comes to that other one."""
+
+
+def name_of(code: CodeType) -> str:
+    return f"{code.co_filename[len(SOURCE) + 1 :]} {code.co_qualname}"
 
 
 class Calls:
@@ -51,7 +58,7 @@ class Calls:
         if event == "call":
             code = frame.f_code
             if code.co_filename.startswith(SOURCE):
-                self.python[f"{code.co_filename[len(SOURCE) + 1 :]} {code.co_qualname}"] += 1
+                self.python[name_of(code)] += 1
                 self.codes.add(code)
         elif event == "c_call" and frame.f_code.co_filename.startswith(SOURCE):
             self.c += 1
@@ -73,7 +80,7 @@ class Parts(Calls):
     def __init__(self) -> None:
         super().__init__()
         self.parts: dict[str, list[Calls]] = {what: [] for what in PARTS}
-        self._names: list[str] = []
+        self._began: list[CodeType] = []
         self._within: list[tuple[int, int]] = []  # calls before each function that goes on
 
     def note(self, frame: Any, event: str, argument: object) -> None:
@@ -82,14 +89,15 @@ class Parts(Calls):
         code = frame.f_code
         if event == "call" and self.python.total() > before[0]:
             self._within.append(before)
-            self._names.append(f"{code.co_filename[len(SOURCE) + 1 :]} {code.co_qualname}")
+            self._began.append(code)
         elif event == "return" and code.co_filename.startswith(SOURCE) and self._within:
             start, c = self._within.pop()
             for what, (whole, part) in PARTS.items():
-                names = self._names[start:] if code.co_qualname == whole else []
-                if any(name.endswith(f" {part}") for name in names):
+                codes = self._began[start:] if code.co_qualname == whole else []
+                if any(each.co_qualname == part for each in codes):
                     found = Calls()
-                    found.python.update(names)
+                    found.python.update(map(name_of, codes))
+                    found.codes.update(codes)
                     found.c = self.c - c
                     self.parts[what].append(found)
 
@@ -139,12 +147,22 @@ async def _measure() -> dict[str, Calls]:
         await a.wait_for_view(lambda view: len(view) == 2)
         await b.wait_for_view(lambda view: len(view) == 2)
         replying = asyncio.create_task(_reply(b))
-        messages = b.__aiter__()
+        messages, batches = b.__aiter__(), b.batches().__aiter__()
         to_b = next(member for member in a.view if member.name == "b")
 
         async def message(size: int = 100) -> None:
             await a.send(b"x" * size)
             await messages.__anext__()
+
+        async def message_to_one() -> None:
+            await a.send(b"x" * 100, to=to_b)
+            await messages.__anext__()
+
+        async def burst() -> None:
+            await a.send_many([b"x" * 1000] * BURST)
+            got = 0
+            while got < BURST:
+                got += len((await batches.__anext__()).run.payloads)
 
         async def request() -> None:
             await a.request(to_b, b"x" * 100, timeout=5)
@@ -162,6 +180,13 @@ async def _measure() -> dict[str, Calls]:
         replying.cancel()
         idle = await rounds_of(partial(asyncio.sleep, 1), Calls, IDLE_ROUNDS)
         found["two idle members, a second"] = typical(idle)
+        await message_to_one()  # opens a connection, which costs idle members something too
+        found["a message to one member"] = typical(await rounds_of(message_to_one, Calls))
+        for group in (a, b):
+            transport: Any = group._driver.transport
+            transport._narrow_down("127.0.0.1", MTU)
+        await message()
+        found[f"{BURST} messages in a burst"] = typical(await rounds_of(burst, Calls))
     return found
 
 

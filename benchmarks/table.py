@@ -65,7 +65,7 @@ def _audited(rows: Rows) -> Rows:
     return rows if is_of_many else without("shuffled_share", "segments", "cold")(rows)
 
 
-def _duckdb() -> str:
+def _duckdb(rows: Rows) -> str:
     from benchmarks.audit_sql import duckdb
 
     return f"DuckDB {duckdb().__version__} in this run"
@@ -104,7 +104,7 @@ BENCHMARKS = {
         aims=lambda rows: [  # a stranger's datagram costs less to refuse than to send
             aims.at_most("µs for each", 5.0, max(row["us"] for row in rows if row["is_bounded"]))
         ],
-        compared_with=lambda: None,
+        compared_with=lambda rows: None,
     ),
     "window": benchmark(
         "parts",
@@ -208,8 +208,9 @@ BENCHMARKS = {
             "--senders and --size say.",
             is_flag=True,
         ),
-        aims=aims.matrix_aims,
-        has_aims=lambda options: bool(options["matrix"]),
+        aims=aims.multicast_aims,
+        has_aims=lambda options: bool(options["matrix"] or options["mtu"]),
+        compared_with=lambda rows: None if "network" in rows[0] else aims.SOURCE,
         layout=_cells,
         failure=_failed_cells,
     ),
@@ -331,7 +332,7 @@ BENCHMARKS = {
             default=TRANSPORTS[:1],
         ),
         aims=aims.idle_aims,
-        compared_with=lambda: None,
+        compared_with=lambda rows: None,
     ),
     "memory": benchmark(
         "groups",
@@ -384,7 +385,7 @@ BENCHMARKS = {
         option("--step", "Messages to a micro-batch.", 20_000),
         option("--master", "Where Spark runs.", "local[*]"),
         aims=aims.source_aims,
-        compared_with=lambda: None,
+        compared_with=lambda rows: None,
     ),
     "fleet": benchmark(
         "on_spark",

@@ -19,12 +19,12 @@ from weakref import WeakSet
 
 from ringcast.aio.ending import note_losses
 from ringcast.aio.engine import Engine, Latch, failed
-from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S, Outgoing
+from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S
 from ringcast.aio.joining import join as join_on_loop
 from ringcast.aio.payloads import as_messages
 from ringcast.aio.read_queue import ReadQueue
 from ringcast.aio.requests import Request, refusing
-from ringcast.aio.send_queue import LOOK_S, SendQueue
+from ringcast.aio.send_queue import LOOK_S, SendQueues
 from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
 from ringcast.aio.threads import Receipt, check_timeout, giving, taking
 from ringcast.errors import GroupClosed, TimedOut
@@ -60,9 +60,8 @@ class Group:
         self._engine = engine
         self._group = group
         self._leaving = asyncio.Event()
-        kinds: tuple[Guarantee, ...] = "fifo", "uniform"
-        self._queues = {kind: SendQueue(engine, group, kind) for kind in kinds}
-        group._queues.extend(self._queues.values())
+        self._sends = SendQueues(engine, group)
+        self._queues = self._sends.to_all
         self._reading = RLock()
         self._read_queue = ReadQueue(group.me)  # messages on their way to readers, under the lock
         self._notice: Notice | None = None  # after them, for who reads events
@@ -180,7 +179,7 @@ class Group:
     ) -> receipts.Receipt | None:
         check_timeout(timeout)
         group = self._group
-        stream = group._check_target(to, guarantee)
+        group._check_target(to, guarantee)
         self._check_open()
         node = group._driver.node
         # A list of its own: the caller may change its.
@@ -192,14 +191,7 @@ class Group:
             few = None if group._waits_for_members else node.minimum.too_few(time.monotonic_ns())
             if few is not None:
                 raise few
-            return self._queues[guarantee].send(found, timeout, wants_receipt=wants_receipt)
-        outgoing = Outgoing(found, wants_receipt=wants_receipt)
-        try:
-            self._engine.call(partial(group._send, outgoing, stream, to), timeout)
-        except TimedOut:
-            what = f"{outgoing.sent} of {len(found)} messages to {to} were sent within"
-            raise TimedOut(f"{what} {timeout:g} s", outgoing.sent) from None
-        return outgoing.receipt
+        return self._sends.send(found, to, guarantee, timeout, wants_receipt=wants_receipt)
 
     def try_send(
         self,
@@ -214,7 +206,7 @@ class Group:
         so is Undeliverable."""
 
         def attempt() -> bool:
-            if to is None and guarantee in self._queues and not self._queues[guarantee].is_empty:
+            if not self._sends.is_empty(to, guarantee):
                 return False  # others come before it
             return self._group.try_send(
                 payload, to=to, guarantee=guarantee, headers=headers, channel=channel
@@ -292,8 +284,7 @@ class Group:
 
         self._check_open()
         try:
-            for queue in self._queues.values():
-                queue.wait_for_sent(left())
+            self._sends.wait_for_sent(left)
             self._engine.call(self._group.flush, left())
         except TimedOut:
             raise TimedOut(f"not everybody has delivered all within {timeout:g} s") from None
@@ -330,8 +321,7 @@ class Group:
         """Every table with its size, and every counter."""
 
         def collect() -> dict[str, object]:
-            queues = {guarantee: queue.stats() for guarantee, queue in self._queues.items()}
-            return {**self._group.stats(), "queues": queues}
+            return {**self._group.stats(), "queues": self._sends.stats()}
 
         return self._do(collect)
 
@@ -395,28 +385,27 @@ class Group:
 
     async def _serve(self) -> None:
         """Until this member is to leave, and all that was sent is in the window."""
-        pumps = [asyncio.create_task(queue.pump()) for queue in self._queues.values()]
+        sends = self._sends
+        sends.start()
         leaving = asyncio.create_task(self._leaving.wait())
         try:
             while not leaving.done():
                 await asyncio.wait([leaving], timeout=LOOK_S)
-                for queue, pump in zip(self._queues.values(), pumps, strict=True):
-                    if pump.done():
-                        pump.result()  # raised, if it has failed
-                    queue.look()
-            for queue in self._queues.values():
-                queue.close()
+                sends.look()
+            sends.close()
             membership = self._group._driver.node.config.membership
             goodbye_s = membership.leave_timeout_s / GOODBYE_SHARE  # for the others to learn of it
-            await asyncio.wait(pumps, timeout=max(0.0, self._group._leave_within() - goodbye_s))
+            within_s = max(0.0, self._group._leave_within() - goodbye_s)
+            await asyncio.wait(sends.pumps, timeout=within_s)
         except Exception as error:
             self._group._end(Closed(failed(error)))  # who waits is told why
             raise
         finally:
-            for task in (leaving, *pumps):
+            tasks = [leaving, *sends.pumps]
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait([leaving, *pumps])
-        for pump in pumps:
+            await asyncio.wait(tasks)
+        for pump in sends.pumps:
             with suppress(asyncio.CancelledError):
                 pump.result()
 

@@ -77,10 +77,12 @@ class Undeliverable(RingcastError):
     """Messages first..last to one member are unacknowledged: it may or may not have got them.
 
     As an event: they were given up, and `unsent_bytes` counts the bytes of a large message that had
-    not been sent at all. Raised by a send: the member is not in the view, and what this call has
-    still to send is not accepted. What was accepted before is kept, and goes on if that very member
-    answers again; the event follows if it does not. `last` is below `first` if there is none of it.
-    `sent` messages of the same call had been accepted, from the first on.
+    not been sent at all. With an `epoch` of 0 all of them still waited for room.
+
+    Raised by a send: the member is not in the view, and what this call has still to send is not
+    accepted. What was accepted before is kept, and goes on if that very member answers again; the
+    event follows if it does not. `last` is below `first` if there is none of it. `sent` messages of
+    the same call had been accepted, from the first on.
     """
 
     to: Member

@@ -81,7 +81,7 @@ class Closed:
     `unsent_bytes` counts the bytes of a large message of which only the beginning had been sent:
     nobody will deliver it. `unacked` are this member's own messages to the group, as (stream,
     first, last), that somebody may not have got. The last `unsent` of them, over all streams, were
-    accepted from threads and have not been sent to anybody; each counts as one seqno.
+    accepted, mostly from threads, and have not been sent to anybody; each counts as one seqno.
     """
 
     reason: str

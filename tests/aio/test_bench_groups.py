@@ -14,7 +14,14 @@ from hosts import Hosts
 from namespace import in_own_network
 
 from benchmarks import multicast
-from benchmarks.aims import MULTICAST, at_least, at_most, has_collapsed, matrix_aims
+from benchmarks.aims import (
+    MULTICAST,
+    at_least,
+    at_most,
+    has_collapsed,
+    matrix_aims,
+    multicast_aims,
+)
 from benchmarks.groups import slope_of
 from benchmarks.multicast import SHAPES, SIZES, matrix_cells, measure_cells
 from benchmarks.peers import compare
@@ -238,6 +245,57 @@ def test_a_host_that_vanishes() -> None:
     assert [row["what"] for row in rows] == ["cut off a member", "cut off the coordinator"]
     assert min(row["least_s"] for row in rows) > 0
     assert [aim["wanted"] for aim in aims if aim["aim"].endswith(", s")] == ["≤ 1", "≤ 1"]
+
+
+@in_own_network
+def test_sealed_and_insecure_groups_take_turns_where_packets_are_small() -> None:
+    with Hosts(1):  # or it is skipped
+        pass
+    cell = ["--members", "2", "--senders", "1", "--size", "1000"]
+    screen, told = run("multicast", "--mtu", "1500", *cell, *SHORT, "--json")
+    rows = json.loads(screen)
+    assert [(row["network"], row["sealed"]) for row in rows] == [
+        (network, sealed)
+        for network in ("MTU 65535", "MTU 1500", "interfaces cut nothing", "no offload")
+        for sealed in (True, False)
+    ]
+    for sealed, insecure in zip(rows[::2], rows[1::2], strict=True):
+        share = sealed["rate_per_member"] / insecure["rate_per_member"]
+        assert sealed["sealed_share"] == pytest.approx(share, abs=0.01)
+        assert insecure["sealed_share"] is None
+    starts = [at for at, line in enumerate(told.splitlines()) if line.startswith("starting ")]
+    assert told.splitlines()[starts[-1] + 1 :].count("measuring them in turn") == 1
+    assert len(starts) == 8  # all are there before the first is measured
+    assert [aim["aim"] for aim in rows[0]["aims"]] == [
+        "1 → 1, 1000 B, MTU 65535: sealed to insecure",
+        "1 → 1, 1000 B, MTU 1500: rate to that at 65535",
+        "1 → 1, 1000 B, MTU 1500: sealed to insecure",
+    ]
+
+
+def network_row(size: int, network: str, rate: float, sealed: float | None) -> dict[str, Any]:
+    return {
+        **{"transport": "udp", "workload": "3 all", "size": size, "network": network},
+        **{"sealed": sealed is not None, "rate_share": rate, "sealed_share": sealed},
+    }
+
+
+def test_the_aims_of_small_packets() -> None:
+    rows = [
+        network_row(1000, "MTU 65535", 1.0, 0.6),
+        network_row(1000, "MTU 1500", 0.39, 0.59),
+        network_row(1000, "MTU 1500", 0.2, None),
+        network_row(10_000, "MTU 1500", 0.3, 0.7),
+        network_row(100, "no offload", 0.1, 0.1),
+    ]
+    found = [(aim["aim"], aim["wanted"], aim["verdict"]) for aim in multicast_aims(rows)]
+    assert found == [
+        ("3 all, 1000 B, MTU 65535: sealed to insecure", "≥ 0.6", "met"),
+        ("3 all, 1000 B, MTU 1500: rate to that at 65535", "≥ 0.4", "missed"),
+        ("3 all, 1000 B, MTU 1500: sealed to insecure", "≥ 0.6", "missed"),
+        ("3 all, 10000 B, MTU 1500: rate to that at 65535", "≥ 0.3", "met"),
+        ("3 all, 10000 B, MTU 1500: sealed to insecure", "≥ 0.6", "met"),
+    ]
 
 
 def test_idle_members() -> None:

@@ -16,13 +16,17 @@ MOST = {
     "a message of 1000 B": 121,
     "a request and its reply": 84,  # 77, or 83 where round trips are so long that no resend is due
     "a sent datagram": 5,
-    "a received datagram": 36,
+    "a received datagram": 34,
     "two idle members, a second": 1250,
+    "a message to one member": 124,
+    "40 messages in a burst": 240,
 }
 """Calls of functions written in Python, a few more than on a quiet machine."""
 
-LINES_MAX = 60
-"""Of each function on the way of a message."""
+LINES_MAX = 45
+PACKED_LINES_MAX = 69
+"""Of each function on the way of a message; and where several runs may share a datagram."""
+PACKED = ("a message to one member", "40 messages in a burst")
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="each Python calls otherwise")
@@ -33,4 +37,6 @@ def test_a_message_and_a_request_take_no_more_calls_than_they_did() -> None:
     calls = {what: row["python_calls"] for what, row in found.items()}
     assert {what: calls[what] for what in calls if calls[what] > MOST[what]} == {}
     lines = {what: row["longest_function"] for what, row in found.items()}
-    assert {what: count for what, count in lines.items() if count > LINES_MAX} == {}
+    assert min(lines.values()) > 20
+    most = dict.fromkeys(lines, LINES_MAX) | dict.fromkeys(PACKED, PACKED_LINES_MAX)
+    assert {what: lines[what] for what in lines if lines[what] > most[what]} == {}

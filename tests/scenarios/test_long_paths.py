@@ -66,10 +66,13 @@ class Links(Delays):
             if not size or self._dice.random() >= self.loss:
                 self.put(start, packet)
 
-    def _turn(self) -> None:
+    def _send(self) -> None:
         node = self.members.nodes["A"]
         if not node.multicast.is_blocked(Stream.FIFO):
             node.send(self._payloads, self.members.now)
+
+    def _turn(self) -> None:
+        self._send()
         super()._turn()
         for events in self.members.events.values():
             events.clear()
@@ -99,6 +102,26 @@ def test_at_50_ms_a_window_that_nobody_has_set_fills_the_link() -> None:
     before, after = goodput(50, 0.0, warm_s=1.5, seconds=0.5)
     assert after >= 0.7 * LINK / 1e6, (before, after)
     assert after >= 4 * before
+
+
+class Alone(Links):
+    """A sends one large message, and the next when all have delivered it: it waits for none."""
+
+    large = bytes(30_000_000)
+
+    def run(self, seconds: float) -> float:
+        return super().run(seconds) * self.members.sending("A").fragments.largest
+
+    def _send(self) -> None:
+        sending, now = self.members.sending("A"), self.members.now
+        if not sending.is_behind and not sending.fragments.rest:
+            self.members.nodes["A"].send([self.large], now)
+
+
+def test_at_50_ms_a_large_message_widens_the_window_as_many_small_ones_do() -> None:
+    links = Alone(50, 0.0, DEFAULT.capacity, size=1, max_message_bytes=64 << 20)
+    links.run(1.5)
+    assert links.run(1.0) >= 0.4 * LINK  # a third of the time it waits for acks alone
 
 
 class NeverHalves(Limits):

@@ -11,7 +11,7 @@ import asyncio
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.aio.gathering import Gathering
+from ringcast.aio.gathering import Gatherings
 from ringcast.aio.reach import is_loopback
 from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
@@ -95,7 +95,7 @@ class Driver:
         self._has_spoken = False  # asked or answered, in this turn
         self._is_look_due = False  # there may be messages that the owner has not been told of
         self.is_open = True
-        self.gathering = Gathering(self)
+        self.gathered = Gatherings(self)
 
     @property
     def membership(self) -> GroupViews:
@@ -115,8 +115,15 @@ class Driver:
 
     def send(self, payloads: Sequence[bytes], stream: Stream, to: Member | None) -> int:
         """How many were accepted. Sends of one turn of the loop share datagrams."""
-        if self.gathering.run:
-            self.gathering.settle()
+        gathered = self.gathered
+        if gathered.waiting:
+            gathered.settle()
+            if gathered.waiting and gathered.keeps(stream, to):
+                payloads = payloads[:0]  # those that are kept come first
+        return self.offer(payloads, stream, to)
+
+    def offer(self, payloads: Sequence[bytes], stream: Stream, to: Member | None) -> int:
+        """The same, of what was gathered: before all else."""
         now = self.now()
         accepted = self.node.send(payloads, now, stream=stream, to=to)
         self._is_look_due = True
@@ -124,9 +131,15 @@ class Driver:
             self.end_turn_soon()
         return accepted
 
+    def tell(self, event: Event) -> None:
+        """Of what was gathered here."""
+        self._owner.on_event(event)
+
     def say(self, message: bytes, to: Member, *, is_awaited: bool = False) -> None:
         """Ask the application of a member of the view, or answer it. The first of a turn goes at
         once: somebody waits. Those that follow share datagrams."""
+        if to == self.node.me:
+            self.gathered.settle()
         now = self.now()
         self.node.say(message, to, now, is_awaited=is_awaited)
         if not self._has_spoken:
@@ -139,6 +152,8 @@ class Driver:
         """Tell the owner up to `limit` messages, in runs; or of this member's own to the group
         alone. Calling this is delivery. `is_looking`: in `on_input`, and nothing else waits for the
         end of this turn."""
+        if self.gathered.waiting:
+            self.gathered.settle()  # the room that this makes may come with an allowance of less
         now = self.now()
         for event in self.node.take_events(limit, now, only_own=only_own):
             self._owner.on_event(event)
@@ -160,6 +175,7 @@ class Driver:
 
     def provide_state(self, transfer: int, chunks: Sequence[bytes], *, is_last: bool) -> int:
         """The next chunks of a state; how many were accepted."""
+        self.gathered.settle()
         now = self.now()
         accepted = self.node.provide_state(transfer, chunks, now, is_last=is_last)
         self._after_input(now)
@@ -167,6 +183,7 @@ class Driver:
 
     def refuse_state(self, transfer: int) -> None:
         """This state, or the rest of it, is not to be had here."""
+        self.gathered.settle()
         now = self.now()
         self.node.refuse_state(transfer, now)
         if self.is_open:
@@ -174,13 +191,20 @@ class Driver:
 
     def sync(self, peer: Member) -> None:
         """Ask this sender where its messages to us stand."""
+        self.gathered.settle()
         now = self.now()
         self.node.sync(peer, now)
         self._after_input(now)
 
+    def stabilize(self) -> None:
+        """Find out at once what everybody has delivered, and purge that."""
+        self.gathered.settle()
+        self.node.stabilize(self.now())
+        self.take(0)
+
     def leave(self, within_s: float) -> None:
         """Go in good order; Closed follows within that time."""
-        self.gathering.settle()
+        self.gathered.settle()
         now = self.now()
         self.node.leave(now, now + round(within_s * 1e9))
         self._after_input(now)
@@ -188,7 +212,7 @@ class Driver:
     def close(self) -> None:
         """Be gone at once. Whoever has opened the transport closes it."""
         if self.is_open:
-            self.gathering.settle()
+            self.gathered.settle()
             self.is_open = False
             self._source.unregister()
             self.transport.stop()
@@ -206,7 +230,7 @@ class Driver:
                 self._observer.stop(now, timeout_s=0.0)  # a disk may be slow: not in the event loop
 
     def explain(self) -> list[str]:
-        self.gathering.settle()
+        self.gathered.settle()
         now = self.now()
         reasons = self.node.explain(now)
         if not self.has_room:
@@ -236,7 +260,7 @@ class Driver:
         return found
 
     def stats(self) -> dict[str, object]:
-        self.gathering.settle()
+        self.gathered.settle()
         return {
             **self.node.stats(),
             "rejected": self.rejected,
@@ -247,8 +271,8 @@ class Driver:
     # Inputs
 
     def _on_readable(self) -> None:
-        if self.gathering.run:
-            self.gathering.settle()
+        if self.gathered.waiting:
+            self.gathered.settle()
         now = self.now()
         bursts = self.transport.drain(DRAIN_MAX)
         lose = self._lose
@@ -272,6 +296,7 @@ class Driver:
                 self.is_turn_due = is_turn_due
                 other = next(opened, None) if self.is_open else None
                 if other is not None:
+                    self.gathered.settle()  # what whoever waited has sent
                     now = self.now()
                     datagrams.receive(chain((other,), opened), now)
                     self._after_input(now)
@@ -282,7 +307,7 @@ class Driver:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.gathering.settle()
+        self.gathered.settle()
         # Never early: the loop's clock and ours may differ by a rounding.
         now = max(self.now(), self._timer_at)
         self.node.handle_timeout(now)
@@ -290,7 +315,7 @@ class Driver:
 
     def _look(self) -> None:
         """Who is in the group asks seldom, and only its coordinator: it alone looks further."""
-        self.gathering.settle()
+        self.gathered.settle()
         membership = self.membership
         delay = LOOK_AGAIN_S if membership.is_member else LOOK_S
         self._look_timer = self.loop.call_later(delay, self._look)
@@ -313,9 +338,9 @@ class Driver:
             self._send_datagrams(self.now())
 
     def _end_turn(self) -> None:
-        if self.gathering.run:
+        if self.gathered.waiting:
             self.is_turn_due = True  # what is sent now leaves now
-            self.gathering.settle()
+            self.gathered.settle()
         self.is_turn_due = self._has_spoken = False
         if self.is_open:
             now = self.now()
@@ -335,8 +360,8 @@ class Driver:
     # Outputs
 
     def _after_input(self, now: int) -> None:
-        if self.gathering.run:
-            self.gathering.settle()
+        if self.gathered.waiting:
+            self.gathered.settle()
         self._tell_news(now)
         self._is_look_due = False
         self._owner.on_input()
@@ -356,6 +381,7 @@ class Driver:
         view = self.node.view
         if view is not self._view and view is not None:
             self._view = view
+            self.gathered.enter_view(view)
             self.transport.enter_view(view)
             if self._lock is not None:
                 self._lock.enter_view(view)
@@ -363,7 +389,7 @@ class Driver:
             others = [member.address for member in view if member != me]
             self._dests = others if group is None else [group]
         if self.transport.datagram_bytes != self._datagram_bytes:
-            self.gathering.settle()  # it was measured by what datagrams took
+            self.gathered.settle()  # it was measured by what datagrams took
             self._datagram_bytes = self.transport.datagram_bytes
             self.node.datagrams.resize(self._datagram_bytes)
         waiting, outgoing = self.node.effects, self.node.datagrams

@@ -40,6 +40,7 @@ from ringcast.events import (
     Writable,
 )
 from ringcast.model import Address, Headed, Member, Stream
+from ringcast.protocols.views.layer import GOODBYE_SHARE
 from ringcast.wire.headers import encode_headers
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from ringcast.aio.answers import Health
+    from ringcast.aio.gathering import Gatherings
     from ringcast.aio.member_host import MemberHost
     from ringcast.aio.metrics import Metrics
     from ringcast.aio.probe import Question
@@ -121,13 +123,13 @@ class Group:
         self._readable = Gate()
         self._writable: dict[Member | None, Gate] = {}  # by destination; None: the group
         self._settled = Gate()
-        self._queues: list[SendQueue] = []
-        """Where threads have put messages that are not in the window yet."""
         self._requests = Requests()
         on_request, on_reply = self._requests.on_request, self._requests.on_reply
         owner = Owner(self._on_event, on_request, on_reply, self._on_input)
         self._requests.driver = self._driver = place.drive(owner, must_exist=must_exist)
-        self._gathering = self._driver.gathering
+        self._gathered = self._driver.gathered
+        self._to_all = self._gathered.to_all
+        self._queues: list[Gatherings | SendQueue] = [self._gathered]  # before the window
         self._probe: Probe | None = None
         self._metrics: Metrics | None = None
         self._read_queue = ReadQueue(self.me)
@@ -220,7 +222,8 @@ class Group:
         """
         if headers is not None or channel != "" or self._wall is not None:
             payload = with_block(payload, self._block(headers, channel))
-        if to is None and guarantee == "fifo" and not receipt and self._gathering.add(payload):
+        gathering = self._to_all if to is None else self._gathered.to(to)
+        if guarantee == "fifo" and not receipt and gathering.add(payload):
             return None
         outgoing = Outgoing([as_bytes(payload)], wants_receipt=receipt)
         await self._send(outgoing, self._check_target(to, guarantee), to)
@@ -283,7 +286,7 @@ class Group:
         so is Undeliverable."""
         if headers is not None or channel != "" or self._wall is not None:
             payload = with_block(payload, self._block(headers, channel))
-        if to is None and guarantee == "fifo" and self._gathering.add(payload):
+        if guarantee == "fifo" and self._gathered.to(to).add(payload):
             return True
         stream = self._check_target(to, guarantee)
         self._check_open()
@@ -442,8 +445,8 @@ class Group:
 
         GroupClosed if this member is out of its group before they have.
         """
+        await self._gathered.until_settled()
         self._check_open()
-        self._gathering.settle()
         node = self._driver.node
         pending = [self._receipts.of(number) for number in node.ask_flush()]
         if pending and node.config.multicast.stability is not None:
@@ -464,9 +467,7 @@ class Group:
         For a group with stability rounds (`stability`), where it would come with the next interval
         anyway. UsageError in a group that acknowledges: there nothing waits for a report."""
         self._check_open()
-        self._gathering.settle()
-        self._driver.node.stabilize(self._driver.now())
-        self._driver.take(0)
+        self._driver.stabilize()
 
     def health(self) -> Health:
         """Whether this member is ready, and why not; for probes, as `ringcast health` is."""
@@ -722,10 +723,11 @@ class Group:
     async def _leave(self, limit_s: float | None = None) -> None:
         """Go, when the others have everything and know; or when it takes too long."""
         within_s = self._leave_within(limit_s)
-        if not self._is_leaving:
+        await self._gathered.until_settled(within_s - within_s / GOODBYE_SHARE)
+        if not self._is_leaving and self._closed is None:
             self._is_leaving = True
             self._wake_all()  # those who send are told
-            self._driver.leave(within_s)
+            self._driver.leave(self._leave_within())
         try:
             async with asyncio.timeout_at(self._leave_by):
                 while self._driver.membership.phase is not Phase.OUT:

@@ -1,4 +1,4 @@
-"""SendQueue: where threads put what they send to the group with one guarantee.
+"""SendQueue: where threads put what they send to the group with one guarantee, or to one member.
 
 Each send takes a ticket, its place in the order of all threads' sends, and puts its messages into
 the ring buffer under it. The pump, a task of the loop, removes them by ticket and sends them on, so
@@ -17,12 +17,18 @@ On waking: whoever adds to the ring looks if the pump sleeps, and wakes it once;
     before it has woken the pump leaves that to the next send, or to the next second (LOOK_S).
 On leaving: the ring is closed; who waits for room is told; what is in it is sent, while there is
     time. What is left then is counted: `Closed` tells how many messages that are.
+To one member: what is sent singly, while that is in the view, is done when it is in the ring. All
+    else waits until the window has it, and is told with Undeliverable if that member departs; of
+    what is in the ring the event of that name tells. The queue of a member that has departed
+    retires once nobody is about to send: it has all its room back. Who comes later opens another.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
+from functools import partial
 from itertools import chain, count
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -31,12 +37,12 @@ from typing import TYPE_CHECKING
 from ringcast.aio.engine import Latch, failed
 from ringcast.aio.group import Outgoing
 from ringcast.aio.member_host import STREAMS
-from ringcast.errors import GroupClosed, RingcastError, TimedOut, TooFewMembers
-from ringcast.model import alike
+from ringcast.errors import GroupClosed, RingcastError, TimedOut, TooFewMembers, Undeliverable
+from ringcast.model import Member, alike
 from ringcast.window.threads import RingBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ringcast.aio.engine import Engine
     from ringcast.aio.group import Group
@@ -81,9 +87,16 @@ class Parcel(Outgoing):
 class SendQueue:
     """One ring and its pump. `send` and `wait_for_sent` are for threads, the rest for the loop."""
 
-    def __init__(self, engine: Engine, group: Group, guarantee: Guarantee) -> None:
+    def __init__(
+        self, engine: Engine, group: Group, guarantee: Guarantee, to: Member | None = None
+    ) -> None:
         self._engine = engine
         self._group = group
+        self._to = to
+        self.is_retired = False
+        """Somebody else is to be asked."""
+        self.task: asyncio.Task[None] | None = None
+        """The pump, once it has begun."""
         self.stream = STREAMS[guarantee]
         self._ring: RingBuffer[list[bytes] | Parcel] = RingBuffer(RING_CAPACITY)
         self._consumer = self._ring.consumer()
@@ -101,6 +114,7 @@ class SendQueue:
         self._outgoing = Outgoing(())  # what is on its way into the window
         self._last: int | None = None  # once closed: the last ticket that counts
         self._is_over = False
+        self._told = 0  # of lost messages to one member
         self._reason = LEAVING
 
     # What any thread may call
@@ -110,7 +124,8 @@ class SendQueue:
     ) -> Receipt | None:
         """Have them sent after all that was put here before."""
         size = sum(map(len, payloads)) + MESSAGE_BYTES * len(payloads)
-        if size <= PARCEL_BYTES and not wants_receipt:
+        is_safe = self._to is None or (len(payloads) == 1 and self._to in self._group.view)
+        if size <= PARCEL_BYTES and is_safe and not wants_receipt:
             self._add(payloads, timeout_s)
             return None
         parcel = Parcel(payloads, wants_receipt=wants_receipt)
@@ -142,7 +157,7 @@ class SendQueue:
             elif room and not tickets:
                 self._room.put(None)  # for the next one, who may have to be told the same
             self._wake()
-        if not is_in or self._is_over:
+        if not is_in or (self._is_over and not self.is_retired):
             raise GroupClosed(self._reason)
 
     def _send_awaited(self, parcel: Parcel, timeout_s: float | None) -> None:
@@ -154,7 +169,8 @@ class SendQueue:
                 self._give_up(parcel)
                 sent, count = parcel.sent, len(parcel.payloads)
                 if parcel.error is None and (parcel.is_given_up or sent < count):
-                    what = f"{sent} of {count} messages were sent within {timeout_s:g} s"
+                    to = "" if self._to is None else f" to {self._to}"
+                    what = f"{sent} of {count} messages{to} were sent within {timeout_s:g} s"
                     raise TimedOut(what, sent)
         except BaseException:  # such as KeyboardInterrupt
             self._give_up(parcel)
@@ -186,6 +202,9 @@ class SendQueue:
         """The window has all that was put here."""
         return not self._in_hand and self._ring.hr == self._ring.hd
 
+    def start(self) -> None:
+        self.task = asyncio.get_running_loop().create_task(self.pump())
+
     async def pump(self) -> None:
         """Send on until the queue is closed and empty, or the group is."""
         try:
@@ -204,7 +223,9 @@ class SendQueue:
             self._end()  # tells the senders
 
     def look(self) -> None:
-        """Have the pump look if something is there."""
+        """Have the pump look if something is there. It raises what that has."""
+        if self.task is not None and self.task.done():
+            self.task.result()
         self._awake.set()
 
     def close(self) -> None:
@@ -223,7 +244,31 @@ class SendQueue:
         self.close()
         waiting = map(self._consumer.retained, range(self._ring.hd + 1, self._ring.hr + 1))
         in_ring = sum(len(item) for item in waiting if isinstance(item, list))
-        return in_ring + self._left - self._outgoing.sent
+        lost = in_ring + self._left - self._outgoing.sent
+        if self._to is None:
+            return lost
+        self._tell(lost - self._told, reason)
+        self._told = lost
+        return 0
+
+    def retire(self) -> bool:
+        """End, unless somebody is about to send: then it has not all its room."""
+        room = 0
+        with suppress(Empty):
+            while True:
+                self._room.get_nowait()
+                room += 1
+        if room == RING_CAPACITY:
+            self.is_retired = True
+            self.close()
+        else:
+            self._make_room(room)
+        return self.is_retired
+
+    def _tell(self, lost: int, reason: str) -> None:
+        """Their sender believes them sent."""
+        if lost > 0 and self._to is not None:
+            self._group._on_event(Undeliverable(self._to, 0, 1, lost, reason))
 
     def stats(self) -> dict[str, object]:
         return {"waiting": self._ring.size + self._in_hand, "given_up": len(self._given_up)}
@@ -243,10 +288,12 @@ class SendQueue:
             outgoing = self._outgoing = Outgoing(payloads)
             while outgoing.sent < len(outgoing.payloads):
                 try:
-                    await self._group._send(outgoing, self.stream, None)
+                    await self._group._send(outgoing, self.stream, self._to)
+                except Undeliverable as refused:
+                    self._tell(len(outgoing.payloads) - outgoing.sent, refused.reason)
+                    outgoing.sent = len(outgoing.payloads)
                 except TooFewMembers:
-                    # It was taken from its sender when there were enough: it is sent when there
-                    # are.
+                    # It was taken when there were enough: it is sent when there are.
                     await self._group.wait_for_view(self._is_enough)
             self._left -= outgoing.sent
             self._outgoing = Outgoing(())
@@ -259,7 +306,7 @@ class SendQueue:
             parcel.finish()
             return
         parcel.task = asyncio.get_running_loop().create_task(
-            self._group._send(parcel, self.stream, None)
+            self._group._send(parcel, self.stream, self._to)
         )
         try:
             await asyncio.wait([parcel.task])
@@ -306,3 +353,98 @@ class SendQueue:
         for parcel in list(self._awaited):
             if not parcel.done.is_set:
                 parcel.finish(GroupClosed(self._reason))
+
+
+class SendQueues:
+    """All of one member."""
+
+    def __init__(self, engine: Engine, group: Group) -> None:
+        self._engine = engine
+        self._group = group
+        kinds: tuple[Guarantee, ...] = "fifo", "uniform"
+        self.to_all = {kind: SendQueue(engine, group, kind) for kind in kinds}
+        self._to_one: dict[Member, SendQueue] = {}
+        self._is_closed = False
+        group._queues.extend(self.to_all.values())
+
+    # What any thread may call
+
+    def send(
+        self,
+        payloads: list[bytes],
+        to: Member | None,
+        guarantee: Guarantee,
+        timeout_s: float | None,
+        *,
+        wants_receipt: bool,
+    ) -> Receipt | None:
+        """Have them sent after all that was put in that place before."""
+        while True:
+            queue = self.to_all[guarantee] if to is None else self._to_one.get(to)
+            if queue is None:
+                assert to is not None
+                queue = self._engine.call(partial(self._open, to))
+            try:
+                return queue.send(payloads, timeout_s, wants_receipt=wants_receipt)
+            except GroupClosed:
+                if not queue.is_retired:
+                    raise
+
+    def wait_for_sent(self, left_s: Callable[[], float | None]) -> None:
+        """Wait until the windows have all that was put here before."""
+        for queue in self._all:
+            try:
+                queue.wait_for_sent(left_s())
+            except GroupClosed:
+                if not queue.is_retired:  # that one had nothing left
+                    raise
+
+    @property
+    def _all(self) -> list[SendQueue]:
+        return [*self.to_all.values(), *list(self._to_one.values())]
+
+    # What runs in the loop
+
+    async def _open(self, to: Member) -> SendQueue:
+        self._group._check_open()
+        if self._is_closed:
+            raise GroupClosed(LEAVING)
+        queue = self._to_one.get(to)
+        if queue is None:
+            queue = self._to_one[to] = SendQueue(self._engine, self._group, "fifo", to)
+            self._group._queues.append(queue)
+            queue.start()
+        return queue
+
+    def is_empty(self, to: Member | None, guarantee: Guarantee) -> bool:
+        """Nothing waits that comes before what is sent there."""
+        if to is None:
+            queue = self.to_all.get(guarantee)
+        else:
+            queue = self._to_one.get(to) if isinstance(to, Member) else None
+        return queue is None or queue.is_empty
+
+    def start(self) -> None:
+        for queue in self._all:
+            queue.start()
+
+    def look(self) -> None:
+        for queue in self._all:
+            queue.look()
+        gone = [to for to in self._to_one if to not in self._group.view]
+        for to in gone:
+            if self._to_one[to].retire():
+                self._group._queues.remove(self._to_one.pop(to))
+
+    def close(self) -> None:
+        self._is_closed = True
+        for queue in self._all:
+            queue.close()
+
+    @property
+    def pumps(self) -> list[asyncio.Task[None]]:
+        return [queue.task for queue in self._all if queue.task is not None]
+
+    def stats(self) -> dict[str, object]:
+        found: dict[str, object] = {kind: queue.stats() for kind, queue in self.to_all.items()}
+        return found | {f"to {to}": queue.stats() for to, queue in self._to_one.items()}

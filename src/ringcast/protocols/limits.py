@@ -9,7 +9,8 @@ The base is `capacity` messages and the least allowance. Where nobody has set `c
 acknowledge, a window grows from there to what all receivers have memory for, if that brings more
 through. It does if messages are long under way, and does not if they wait for a link, a receiver or
 an application: then twice as much waits twice as long. So each doubling is a trial. A *round* is
-what one message takes until all have delivered it, sent while the sender waits for room.
+what one message takes until all have delivered it, sent while the sender waits for room, or the
+rest of a large message does.
 
     state      a round ends                                                loss
     FIXED      –                                                           –
@@ -22,7 +23,7 @@ what one message takes until all have delivered it, sent while the sender waits 
 FIXED: `capacity` was set, members report what they have, or all are on one machine.
 On a purge, while WIDENING: room for as much more as was purged in this round, so that no burst is
     longer than an ack makes it.
-On a purge while nobody waits for room: the round does not count, another one begins later.
+On a purge while nothing waits for room: the round does not count, another one begins later.
 RESTING lasts one round in a new view, REST_ROUNDS after a loss, and after a trial that has not paid
     twice as long as after the one before. Rounds of less than SHORT_NS need no wider window.
 On Nack, for what was sent since the window was halved last: that is a loss. Half of the window, and
@@ -84,7 +85,7 @@ class Limits:
         self.widest: dict[Member, int] = {}
         """Bytes that the window may come to, as each receiver has said in this view."""
         self.is_timed = False
-        """A round is under way; a purge while nobody waits for room takes it back."""
+        """A round is under way; a purge while nothing waits for room takes it back."""
         self.look_at = NEVER
         """A purge is looked at from here on."""
         self._me = me
@@ -132,7 +133,7 @@ class Limits:
         return window.max_bytes > before[0] or window.limit > before[1]
 
     def on_purge(self, now: int) -> None:
-        """While a sender waits for room, all have delivered what `look_at` says."""
+        """While something waits for room, all have delivered what `look_at` says."""
         window = self.window
         if not self.is_timed:
             self._start_round(now)

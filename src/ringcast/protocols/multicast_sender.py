@@ -44,7 +44,7 @@ from ringcast.protocols.limits import Limits
 from ringcast.protocols.stream import SendStream, seconds
 from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
-from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
+from ringcast.window.send import SendWindow
 from ringcast.wire.frames import Commit, Data, Watermark
 
 if TYPE_CHECKING:
@@ -129,17 +129,6 @@ class MulticastSender:
         self._limit_messages()
 
     # Inputs
-
-    def room(self) -> tuple[int, int, int]:
-        """For how many more messages there surely is room, of how many bytes together, and of how
-        many each. None, while somebody waits for room."""
-        window = self.window
-        is_busy = self.is_frozen or self.stream.is_blocked or self.fragments.rest
-        if is_busy or window.datagram_bytes < DATAGRAM_OVERHEAD:
-            return 0, 0, 0
-        # However they share datagrams, all but the last are full enough to be charged as bytes.
-        room_bytes = window.max_bytes - window.charged - DATAGRAM_OVERHEAD
-        return window.room, room_bytes, self.fragments.largest
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         """How many messages were accepted, from the first on."""
@@ -413,7 +402,7 @@ class MulticastSender:
             self.fragments.purged(low)
             self._quota.clear()
             self._stuck_since = now
-            if not self.stream.is_blocked:
+            if not (self.stream.is_blocked or self.fragments.rest):
                 self.limits.is_timed = False
             elif self.window.low >= self.limits.look_at:
                 self.limits.on_purge(now)

@@ -35,6 +35,7 @@ from ringcast.events import Confirmed, Delivered, FragmentsDelivered, Writable
 from ringcast.model import SEQNO_MAX, Run
 from ringcast.protocols.repair import Repair
 from ringcast.window.fragmenter import Fragmenter
+from ringcast.window.send import DATAGRAM_OVERHEAD
 from ringcast.wire.limits import NACK_RANGES_MAX
 
 if TYPE_CHECKING:
@@ -157,6 +158,18 @@ class SendStream:
         self.retransmitted = 0
         self._dest = dest
         self._own = own
+
+    def room(self) -> tuple[int, int, int]:
+        """For how many more messages there surely is room, of how many bytes together, and of how
+        many each. None, while somebody waits for room."""
+        if self.is_blocked or self.fragments.rest:
+            return 0, 0, 0
+        window, size = self.window, self.window.datagram_bytes
+        # However they share datagrams, all but the last are full, and charged so much at the least.
+        room_bytes = window.max_bytes - window.charged - DATAGRAM_OVERHEAD
+        if size < DATAGRAM_OVERHEAD:
+            room_bytes = room_bytes // DATAGRAM_OVERHEAD * size
+        return window.room, room_bytes, self.fragments.largest
 
     def send(self, payloads: Sequence[bytes], now: int, out: Effects) -> int:
         """How many messages were accepted, from the first on."""

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 ACK_MESSAGES_MIN: Final = 64
 ACK_BYTES_MIN: Final = 1 << 16
-"""An ack is a datagram, and due at once for no less than this. Small windows wait for the clock."""
+"""An ack is a datagram, and due at once for no less than this, or half of what the sender may have
+under way, if that is less."""
 
 
 # Of these the fast path makes use: to look up a member of an Enum takes Python a while.
@@ -141,8 +142,8 @@ class UnicastReceiver(Side):
         datagrams count as it is charged for them."""
         taken = self.window.delivered - self._acked
         charged = max(self._delivered_bytes, self._datagrams * DATAGRAM_OVERHEAD)
-        is_much = charged >= max(ACK_BYTES_MIN, self._allowed // 4)
-        return taken >= self._ack_every or (is_much and taken > 0)
+        much = min(max(ACK_BYTES_MIN, self._allowed // 4), self._allowed // 2)
+        return taken >= self._ack_every or (charged >= much and taken > 0)
 
     def resume(self, ok: SyncOk, now: int, allowance: int, out: Effects) -> None:
         """The sender goes on after `low` on a new connection."""

@@ -383,3 +383,21 @@ def test_where_little_is_allowed_less_is_much() -> None:
     assert not e.entry.is_ack_due  # it was not taken
     e.take()
     assert e.entry.is_ack_due
+
+
+@pytest.mark.parametrize("peers", [1, 2, 3, 4, 8])
+def test_half_of_what_is_allowed_is_acknowledged_at_once_however_little_that_is(peers: int) -> None:
+    """With the receive buffer that most machines grant, shared by so many."""
+    allowed = 212_992 // peers
+    e = Entry(capacity=4096, window_bytes=4 << 20)
+    e.data(1)
+    e.take()
+    e.entry.flush_ack(allowed, e.out)
+    e.taken()
+    seqno = 2
+    while not e.entry.is_ack_due:
+        e.entry.on_data(UnicastData(ONE, seqno, [bytes(1000)]), 0)
+        e.take()
+        seqno += 1
+    assert (seqno - 2) * 1000 <= allowed // 2 + 1000
+    assert peers > 1 or (seqno - 2) * 1000 >= allowed // 4
