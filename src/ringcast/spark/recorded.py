@@ -16,6 +16,7 @@ from ringcast.rules.delivery import at_most_once, in_its_view, in_order, prefix_
 from ringcast.rules.table import BY_PROTOCOL, VIEWS, verdicts
 from ringcast.rules.views import uniform_in_all, view_order
 from ringcast.spark.contents import compare_content, minus, ranges
+from ringcast.spark.hashes import missing_hashes
 from ringcast.spark.judged import judge_details
 from ringcast.spark.reach import judge_reach
 from ringcast.spark.reading import WITNESS_ROWS_MAX, at_idx, at_seqnos, fetch_rows
@@ -33,7 +34,7 @@ from ringcast.spark.report import (
 )
 from ringcast.spark.summary import ROLES
 from ringcast.trace.files import facts_from_values
-from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, Facts, Row
+from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, STOP, Facts, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from ringcast.spark.reading import Look, Workers
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import MemberTrace
-    from ringcast.trace.rows import MemberKey, OriginKey
+    from ringcast.trace.rows import MemberKey, OriginKey, ViewKey
 
 
 def judge_recorded(spark: Workers, run: RecordedRun) -> list[Verdict]:
@@ -64,6 +65,7 @@ class _Judge:
     def verdicts(self) -> list[Verdict]:
         self._judge_integrity()
         self._judge_order()
+        self._judge_ends()
         self._judge_sends()
         self._judge_views()
         self._judge_content()
@@ -100,6 +102,19 @@ class _Judge:
         self._take([in_order], (row for trace in members for row in _bridged(trace)))
         for name in ("G2 N2", "N1"):
             self._verdicts[name].premises = self._run.count(DELIVER)
+
+    def _judge_ends(self) -> None:
+        """G3, of members that say that they stop: nothing follows."""
+        for member, trace in self._run.members.items():
+            stop = next((row for row in trace.rows if row.event == STOP), None)
+            if stop is None:
+                continue
+            self._verdicts["G3"].premises += 1
+            last_idx = trace.states[-1].info.last_idx
+            if last_idx > stop.idx:
+                more = f"{last_idx - stop.idx} rows more"
+                text = f"{self._name(member)} has stopped, then come {more}"
+                self._violate("G3", text, at_idx(trace, stop.idx), at_idx(trace, last_idx))
 
     def _judge_sends(self) -> None:
         """N3, of which the traces show that each send takes the next seqno."""
@@ -162,6 +177,23 @@ class _Judge:
                         *looks,
                     )
 
+        self._judge_fragments()
+
+    def _judge_fragments(self) -> None:
+        """What is a fragment for one is a fragment for all: where two have delivered the same of an
+        origin in one view, they have as many whole messages of it."""
+        most: dict[tuple[ViewKey, OriginKey, int, int], tuple[int, Row]] = {}
+        for stay, origin, span in self._run.history.delivered():
+            same = stay.key, origin, span.first, span.last
+            count, row = most.setdefault(same, (span.size, span.row))
+            if count == span.size or span.torn is not None:
+                continue
+            delivers = f"{self._name(row.key)} delivers {count} messages"
+            text = f"{self._name(span.row.key)} {span.size}: a large one is not whole"
+            where = f"{self._names.of_origin(origin)} {span.first}..{span.last}"
+            shown = self._witnesses((row, span.row))
+            self._violate("G1", f"in {where} {delivers}, {text}", *shown)
+
     def _may_lack(self, sender: MemberKey, is_at_end: bool) -> bool:
         """May the send be in rows that are known to be missing? Then it is called incomplete."""
         trace = self._run.members.get(sender)
@@ -181,6 +213,12 @@ class _Judge:
             self._violate("content", text)
             if len(verdict.violations) <= VIOLATIONS_SHOWN_MAX:
                 verdict.violations[-1].rows += rows
+        for member, trace in self._run.members.items():
+            for track, blocks in missing_hashes(trace).items():
+                of = self._names.of_origin((*member, track.stream) if track.is_sent else track.origin)
+                some = ", ".join(map(str, blocks[:3])) + ", …" * (len(blocks) > 3)
+                lacks = f"{self._name(member)} has not written down the hash of block {some} of {of}"
+                verdict.incomplete.append(lacks)
 
     def _judge_reach(self) -> None:
         """N5: of what a sender has purged, each member of its view has everything."""

@@ -25,6 +25,7 @@ UNKNOWN_TAIL = "unknown tail"
 
 _RECORDED_TITLES = {
     "G1": "only what was sent is delivered",
+    "G3": "nothing comes from a member after its stop",
     "N3": "each send takes the next number",
     "N5": "what a sender has purged, every member of its view has delivered",
     "N4": "receivers buffer only what has a slot",
@@ -37,7 +38,7 @@ NEED_FULL = ("G5", "N4", "N6", "N7", "N10")
 """Judged from frames and windows, which only members that record at level "full" write down."""
 
 RECORDED = (
-    *("G1", "G2 N2", "N1", "N3", "N5", "N8", "N11", "content"),
+    *("G1", "G2 N2", "G3", "N1", "N3", "N5", "N8", "N11", "content"),
     *("VS1", "VS2", "VS3", "VS4", "VS5", "VS6", "VS7", "VS9"),
     *NEED_FULL,
 )
@@ -55,14 +56,15 @@ TITLES = {
 } | _RECORDED_TITLES
 """Of all guarantees that traces can show, by id."""
 
-IF_ANY = ("N5", "N11", "VS4", "VS5", "VS6", "VS7", "VS9")
+IF_ANY = ("G3", "N5", "N11", "VS4", "VS5", "VS6", "VS7", "VS9")
 """No reason to fail where there is nothing to judge: in many runs nobody dies, no view follows on
 another while messages are sent, and no message is uniform."""
 
-ALONE = ("G2 N2", "N1", "N3", "N8", "VS9", *NEED_FULL)
+ALONE = ("G2 N2", "G3", "N1", "N3", "N8", "VS9", *NEED_FULL)
 """Judged of each member by its own rows alone: of those who recorded, whoever did not."""
 
 HALVES = {
+    "G3": Need.DEATHS.value,
     "N3": "that sends were blocked is not recorded",
     "N5": "that they had when it was purged is not judged, as members' rows have no common order",
     "G5": "windows of messages to one member are not recorded",
@@ -75,7 +77,7 @@ UNDECIDABLE_IF_RECORDED = {
     for need in Need
     for rules in BY_PROTOCOL.values()
     for rule in rules
-    if rule.needs is need is not Need.NOTHING
+    if rule.needs is need is not Need.NOTHING and verdict_id(rule.id) not in RECORDED
 }
 """Why traces of real members cannot show it, by id. Each member records for itself: nothing orders
 the rows of two members, their clocks differ, and nobody knows when the network had healed. A
