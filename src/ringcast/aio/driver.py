@@ -175,6 +175,8 @@ class Driver:
     def sync(self, peer: Member) -> None:
         """Ask this sender where its messages to us stand."""
         now = self.now()
+        if self._observer is not None:
+            self._observer.asked_sync(peer, now)
         self.node.sync(peer, now)
         self._after_input(now)
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.spark.audit import audit
+from ringcast.spark.pairs import PROMPT
 from ringcast.spark.report import RECORDED, VIOLATED
 from ringcast.trace import rows as trace
 from ringcast.trace.footer import Recording
+from ringcast.trace.observe.messages import BLOCK_MESSAGES
 from ringcast.trace.rows import Row
 from ringcast.trace.segments import write_segment
 
 if TYPE_CHECKING:
     from ringcast.sim.runner import Result
-    from ringcast.trace.rows import MemberKey
+    from ringcast.trace.rows import Facts, MemberKey
 
 DELIVERIES = {
     *(trace.START, trace.STOP, trace.CRASH, trace.FREEZE, trace.VIEW, trace.SHOWN, trace.OPEN),
@@ -32,6 +34,7 @@ NOBODY_NOTICED = "the end of its trace is missing"
 """What is said of a member that crashed so late that no view went on without it."""
 TAIL_ROWS_MAX = 50
 SEGMENTS = 3
+NEVER_NS = 1 << 62
 
 
 class Alarms(NamedTuple):
@@ -57,6 +60,19 @@ def audit_as_recorded(result: Result) -> Alarms:
     return Alarms(sum(verdict.premises for verdict in report.verdicts), found)
 
 
+def _terms(facts: Facts) -> dict[str, Any]:
+    """As footers tell them. Before the healing a simulated machine is late, and nothing says so."""
+    unicast = {
+        "xmit_interval_s": facts.tau_ns / 1e9,
+        "ack_interval_s": facts.ack_interval_ns / 1e9,
+        "expiry_s": facts.expiry_ns / 1e9,
+        "close_s": facts.close_ns / 1e9,
+        "max_retransmit_s": facts.max_retransmit_ns / 1e9,
+    }
+    prompt_ns = NEVER_NS if facts.gst_ns is None else facts.gst_ns
+    return {"unicast": unicast, PROMPT: prompt_ns, "block_messages": BLOCK_MESSAGES}
+
+
 def write_as_recorded(directory: Path, result: Result) -> None:
     seed, facts = result.options.seed, result.trace.facts
     level = "deliveries" if seed % 2 else "full"
@@ -79,7 +95,7 @@ def write_as_recorded(directory: Path, result: Result) -> None:
             node=node,
             inc=inc,
             level=level,
-            settings={"purge": facts.purge, "capacity": capacity},
+            settings={"purge": facts.purge, "capacity": capacity, **_terms(facts)},
         )
         step = len(rows) // SEGMENTS + 1
         for start in range(0, len(rows), step):

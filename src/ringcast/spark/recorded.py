@@ -13,7 +13,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ringcast.rules.delivery import at_most_once, in_its_view, in_order, prefix_of_the_dead
+from ringcast.rules.sync import delivered_before_purged, once_across_syncs
 from ringcast.rules.table import BY_PROTOCOL, VIEWS, verdicts
+from ringcast.rules.unicast import in_turn
 from ringcast.rules.views import uniform_in_all, view_order
 from ringcast.spark.contents import compare_content, minus, ranges
 from ringcast.spark.hashes import missing_hashes
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import MemberTrace
     from ringcast.trace.rows import MemberKey, OriginKey, ViewKey
+
+
+OF_TWO = (in_turn, delivered_before_purged, once_across_syncs)
+"""Of messages to one member, judged from what both sides condense."""
 
 
 def judge_recorded(spark: Workers, run: RecordedRun) -> list[Verdict]:
@@ -89,7 +95,7 @@ class _Judge:
             if cut:
                 verdict.incomplete.append(f"{cut} breaks in the order were not looked into")
             is_idle = not verdict.premises and not verdict.unknown and not verdict.undecidable
-            if is_idle and verdict.id not in NEED_FULL:
+            if is_idle and (verdict.id not in NEED_FULL or verdict.id in IF_ANY):
                 verdict.inconclusive.append("there was nothing to judge")
         return [*self._verdicts.values(), *_not_judged(self._run)]
 
@@ -120,6 +126,8 @@ class _Judge:
         """N3, of which the traces show that each send takes the next seqno."""
         self._verdicts["N3"].premises = self._run.count(SEND)
         for _, trace, track, runs in self._run.runs("sent"):
+            if trace.level == "full" and trace.is_whole:
+                continue  # its rows tell more: see `judge_details`
             due, last_idx = 1, -1
             for run in runs:
                 is_lost = run.seqno > due and run.idx in trace.after_holes
@@ -130,6 +138,9 @@ class _Judge:
                         *(at_idx(trace, last_idx), at_idx(trace, run.idx)),
                     )
                 due, last_idx = run.seqno2 + 1, run.idx
+        if any(trace.level != "full" for trace in self._run.members.values()):
+            blocked = 'that sends were blocked is recorded by record_level="full" only'
+            self._verdicts["N3"].unjudged = blocked
 
     def _judge_views(self) -> None:
         """What happens in each view, as far as no row of a member is missing. The dead are those
@@ -261,7 +272,9 @@ class _Judge:
             _key(member): trace.capacity for member, trace in members.items() if trace.capacity
         }
         full = [trace for member, trace in members.items() if is_full[member]]
-        for found in judge_details(self._spark, full, capacity) if full else ():
+        verdicts, rows = judge_details(self._spark, full, capacity)
+        self._judge_pairs(rows)
+        for found in verdicts:
             verdict = self._verdicts[found.id]
             verdict.premises += found.premises
             verdict.violation_count += found.violation_count
@@ -273,19 +286,28 @@ class _Judge:
             if found.undecidable is not None:
                 verdict.inconclusive.append(found.undecidable)
 
-    def _take(self, rules: list[Rule], rows: Iterable[Row]) -> None:
+    def _judge_pairs(self, rows: list[Row]) -> None:
+        """What two members have to agree on, of messages from one to the other."""
+        members = self._run.members
+        whole = {_key(each) for each, trace in members.items() if _tells_of_pairs(trace)}
+        unrecorded = frozenset({row.peer_member for row in rows} - whole)
+        self._take([*OF_TWO, at_most_once], rows, unrecorded)
+
+    def _take(
+        self, rules: list[Rule], rows: Iterable[Row], unrecorded: frozenset[str] = frozenset()
+    ) -> None:
         """What rules say of condensed rows. Where a run shows it, the rows at its ends do."""
         purges = {trace.purge for trace in self._run.members.values()}
         facts = Facts(purge=purges.pop() if len(purges) == 1 else "")
-        for found in verdicts(rules, rows, facts):
+        for found in verdicts(rules, rows, facts, unrecorded):
             name = verdict_id(found.id)
             verdict = self._verdicts[name]
             verdict.premises += found.premises
             verdict.violation_count += found.violation_count - len(found.violations)
             for text, shown in found.violations:
                 self._violate(name, self._names.shorten(text), *self._witnesses(shown))
-            if found.undecidable is not None:
-                self._note_unknown(verdict, found.undecidable)
+            if found.undecidable not in (None, HALVES.get(name)):
+                self._note_unknown(verdict, found.undecidable or "")
 
     def _witnesses(self, rows: Iterable[Row]) -> Iterator[Look]:
         for row in rows:
@@ -337,6 +359,11 @@ def _bridged(trace: MemberTrace) -> Iterator[Row]:
             last = row.seqno if row.event == OPEN else row.seqno2
             due[row.origin] = max(due[row.origin], last + 1)
             yield row
+
+
+def _tells_of_pairs(trace: MemberTrace) -> bool:
+    """Whether what is not among its rows has not happened between it and another member."""
+    return trace.level == "full" and trace.is_whole
 
 
 def _key(member: MemberKey) -> str:

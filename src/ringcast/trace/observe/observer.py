@@ -1,7 +1,7 @@
 """TraceObserver: one real member, for its recorder.
 
-Messages to the group are told as ranges at level "deliveries"; level "full" adds frames and
-windows. A view stands in the trace where the node installs it, and again where the application is
+Messages to the group are told as ranges at level "deliveries"; level "full" adds frames, windows,
+blocked sends, and all that is about one peer (`pairs`). A view stands in the trace where the node installs it, and again where the application is
 told of it. While events wait to be taken nobody looks at windows, except before a view.
 
 A member that waits for its state takes messages out of its windows and puts them aside: these are
@@ -14,14 +14,23 @@ from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Left
 from ringcast.core.view_change import Freeze
-from ringcast.events import Delivered, FragmentsDelivered, StateLost, StateReceived, ViewInstalled
+from ringcast.events import (
+    Delivered,
+    FragmentsDelivered,
+    GapSkipped,
+    StateLost,
+    StateReceived,
+    Undeliverable,
+    ViewInstalled,
+)
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.frames import columns_of
 from ringcast.trace.observe.messages import deliveries_to_group, origin_of, range_of
+from ringcast.trace.observe.pairs import Pairs
 from ringcast.trace.observe.ranges import Ranges
 from ringcast.trace.observe.windows import Windows
 from ringcast.trace.observe.wire import Wire
-from ringcast.trace.rows import naming, naming_id
+from ringcast.trace.rows import about, naming, naming_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,10 +49,13 @@ class TraceObserver:
     def __init__(self, node: Node, recorder: Recorder) -> None:
         self._node = node
         self.recorder = recorder
+        self._pairs: Pairs | None = None
         self._wire: Wire | None = None
         self._windows: Windows | None = None
         if recorder.level == "full":
-            self._wire = Wire(node, recorder)
+            self._pairs = Pairs(node, recorder)
+            self._wire = Wire(node, recorder, connections=self._pairs.connections)
+            self._wire.system = self._pairs.system
             self._windows = Windows(node, recorder, self._wire, None)
         self._ranges = Ranges(node, recorder, self._windows)
         self._aside: dict[Origin, int] = {}
@@ -59,19 +71,34 @@ class TraceObserver:
     def stop(self, now: int, timeout_s: float = 5.0) -> None:
         """The member stops in good order. Wait so long for what is still to be written."""
         self._ranges.tell_purged(now)
+        if self._pairs is not None:
+            self._pairs.begin(now)
+            self._pairs.look(now, is_end=True)
         self.recorder.stopped(now)
         self.recorder.close(timeout_s)
+
+    def asked_sync(self, peer: Member, now: int) -> None:
+        """An operator asks for one."""
+        if self._pairs is not None:
+            self._pairs.begin(now)
+            self.recorder.write(trace.SYNC_CALL, now, **about(peer))
 
     # What the node tells
 
     def received(self, datagram: Buffer, now: int) -> None:
-        if self._wire is not None:
+        if self._wire is not None and self._pairs is not None:
+            self._pairs.begin(now)
             self._wire.received(datagram, now)
+            if self._wire.has_fast_message:
+                self._wire.has_fast_message = False
+                self._pairs.look_at_system(now)
 
     def transmitted(
         self, dest: Member | Address | None, datagrams: Sequence[bytes], now: int
     ) -> None:
-        if self._wire is not None:
+        if self._wire is not None and self._pairs is not None:
+            self._pairs.begin(now)
+            self._pairs.leave(now)
             self._wire.transmitted(dest, datagrams, now)
 
     def offered(
@@ -79,9 +106,17 @@ class TraceObserver:
     ) -> None:
         """What counts is what stands in the send window."""
         self._is_sending = True
+        if self._pairs is not None:
+            self._pairs.begin(now)
+            refused = payloads[accepted] if accepted < len(payloads) else None
+            self._pairs.offered(to, stream, refused)
 
     def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         """What was sent and purged up to here was in the view before."""
+        if self._pairs is not None:
+            self._pairs.begin(now)
+            self._pairs.look(now)
+            self._pairs.has_left |= isinstance(change, Left)
         if isinstance(change, Left):
             return
         self._look(now)
@@ -98,6 +133,8 @@ class TraceObserver:
 
     def before_take(self, now: int, *, buffered: bool) -> None:
         """Windows that have opened stand before what is taken out of them."""
+        if self._pairs is not None:
+            self._pairs.begin(now)
         self._ranges.look_at_windows(now)
 
     def took(self, events: Sequence[Event], now: int, *, buffered: bool) -> None:
@@ -107,19 +144,34 @@ class TraceObserver:
                 self._note(event, now)
             if events:
                 self._look(now)
+                if self._pairs is not None:
+                    self._pairs.look(now)
+            if self._pairs is not None:
+                self._pairs.end_input(now)
         elif state is not None and state.is_behind:
             for event in deliveries_to_group(events):
                 self._deliver(event, now, trace.ASIDE)
 
     def after_input(self, now: int) -> None:
+        if self._pairs is not None:
+            self._pairs.begin(now)
+            self._pairs.look(now)
         if self._is_sending or not self._node.effects.events:
             self._is_sending = False
             self._look(now)
+        if self._pairs is not None:
+            self._pairs.tell_blocked(now)
+            self._pairs.end_input(now)
 
     def _note(self, event: Event, now: int) -> None:
         if isinstance(event, Delivered | FragmentsDelivered):
-            if not event.epoch:  # messages to this member alone are not recorded yet
+            if not event.epoch:
                 self._deliver(event, now)
+            elif self._pairs is not None:
+                self._pairs.connections.delivered(event, now)
+        elif isinstance(event, Undeliverable | GapSkipped):
+            if self._pairs is not None:
+                self._pairs.connections.lost(event, now)
         elif isinstance(event, ViewInstalled):
             self.recorder.write(trace.SHOWN, now, **naming_id(event.view.id))
             self._ranges.forget_ended(now)
@@ -142,12 +194,14 @@ class TraceObserver:
             self.recorder.delivered_fragments(event, now, detail)
 
     def _look(self, now: int) -> None:
-        self._ranges.look(now)
+        self._ranges.look_at_windows(now)
         if self._wire is None or self._windows is None:
+            self._ranges.look_at_sends(now)
             self._ranges.look_at_purges(now)
         else:
             self._wire.look_at_refusals(now)
             self._windows.look(self._node.multicast.windows(), now)
             self._windows.look_at_acks(now, is_new_view=self._is_new_view)
+            self._ranges.look_at_sends(now)  # behind the purge that made room for it
         self._is_new_view = False
         self.recorder.tick(now)
