@@ -98,10 +98,9 @@ def lack_a_uniform_tail_in_the_middle(traces: Traces) -> None:
     last = traces.rows["c"][_delivery(traces, "c", 2, "a", 1)].seqno2
     traces.drop(
         "c",
-        lambda row: row.event == "deliver"
-        and row.stream == 1
-        and row.view == 2
-        and row.seqno > last - 5,
+        lambda row: (
+            row.event == "deliver" and row.stream == 1 and row.view == 2 and row.seqno > last - 5
+        ),
     )
 
 
@@ -166,9 +165,7 @@ def open_a_window_for_a_stranger(traces: Traces) -> None:
 def deliver_of_the_killed_after_it_is_gone(traces: Traces) -> None:
     row = traces.rows["a"][_delivery(traces, "a", 1, "d")]
     at = _delivery(traces, "a", 2, "b")
-    late = row._replace(
-        seqno=row.seqno2 + 1, seqno2=row.seqno2 + 4, view=2, view_creator="a#100"
-    )
+    late = row._replace(seqno=row.seqno2 + 1, seqno2=row.seqno2 + 4, view=2, view_creator="a#100")
     traces.insert("a", at + 1, late)
 
 
@@ -185,9 +182,7 @@ def deliver_of_a_stale_incarnation(traces: Traces) -> None:
     """What the new d sends is taken for the old one's, which was killed."""
     row = traces.rows["b"][_delivery(traces, "b", 1, "d")]
     at = _delivery(traces, "b", 4, "d")
-    traces.change(
-        "b", at, peer_inc=row.peer_inc, seqno=row.seqno2 + 1, seqno2=row.seqno2 + 4
-    )
+    traces.change("b", at, peer_inc=row.peer_inc, seqno=row.seqno2 + 1, seqno2=row.seqno2 + 4)
 
 
 def deliver_all_of_a_stale_incarnation(traces: Traces) -> None:
@@ -323,9 +318,9 @@ def never_finish_a_large_message_and_stop(traces: Traces) -> None:
     peer, through = rows[at].peer, rows[at].seqno2
     traces.drop(
         "c",
-        lambda row: row.event == "deliver"
-        and (row.peer, row.stream) == (peer, 0)
-        and row.seqno > through,
+        lambda row: (
+            row.event == "deliver" and (row.peer, row.stream) == (peer, 0) and row.seqno > through
+        ),
     )
 
 
@@ -384,5 +379,5 @@ MISSING = (hash_nothing_delivered, hash_nothing_sent, hash_one_block_less)
 """What is not there, though nothing says that it was lost."""
 
 NOT_SHOWN = (lack_the_uniform_tail_unpurged, send_a_large_message_and_never_its_end)
-"""No member of these did what it must not: whoever stops need not have read all, and may stop in the
-middle of a large message."""
+"""No member of these did what it must not: whoever stops need not have read all, and may stop in
+the middle of a large message."""

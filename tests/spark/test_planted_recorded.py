@@ -1,4 +1,4 @@
-"""What is planted in what members record by default is found, by the rules that judge simulations."""
+"""What is planted in what members record by default is found by the rules of simulations."""
 
 from __future__ import annotations
 

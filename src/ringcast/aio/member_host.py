@@ -207,5 +207,5 @@ def _settings(config: GroupConfig) -> dict[str, Any]:
         "multicast": asdict(multicast),
         "membership": asdict(config.membership),
         "unicast": asdict(config.unicast),
-        "system": asdict(channel_config(config.unicast, multicast.datagram_bytes)),
+        "channel": asdict(channel_config(config.unicast, multicast.datagram_bytes)),
     }

@@ -246,7 +246,7 @@ def nothing_lost_in_silence(pair: Pair) -> Instants:
                 owed[entry.row.epoch] = entry.row
             pair.entries.update(row)
     for epoch, row in owed.items():
-        is_silent = row.member in pair.facts.stopped_members or has_crashed
+        is_silent = row.member in pair.facts.stopped_members or has_crashed or not pair.is_whole
         if epoch not in told and not is_silent:
             given_up = f"{row.member} gives up {row.low + 1}..{row.hr} to {row.peer}"
             found.violate(f"{given_up} and tells nobody", row)

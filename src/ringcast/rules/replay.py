@@ -42,13 +42,21 @@ class Pair:
     """One member and one of its peers, as one rule looks at them."""
 
     def __init__(
-        self, facts: Facts, found: Findings, *, is_live: bool, late: Late = Late.NEVER
+        self,
+        facts: Facts,
+        found: Findings,
+        *,
+        is_live: bool,
+        is_whole: bool = True,
+        late: Late = Late.NEVER,
     ) -> None:
         """`late`: when the member's machine kept it from what was due."""
         self.facts = facts
         self.found = found
         self.is_live = is_live
         """At the end of the run."""
+        self.is_whole = is_whole
+        """No row is missing at the end."""
         self.entries = Entries()
         """As far as the rule has followed them."""
         self._late = late
@@ -105,9 +113,7 @@ def of_pairs(id: str, title: str) -> Callable[[Callable[[Pair], Instants]], Rule
     return make
 
 
-def follow(
-    steps: Callable[[Pair], Instants], pair: Pair
-) -> Callable[[list[Row] | None], None]:
+def follow(steps: Callable[[Pair], Instants], pair: Pair) -> Callable[[list[Row] | None], None]:
     """What takes the instants of this pair."""
     feed = begin(steps(pair))
 

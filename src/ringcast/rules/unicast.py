@@ -189,8 +189,8 @@ def _judge_pause(pair: Pair, tail: Row, earlier: list[Row]) -> list[Row]:
 @of_pairs("S4", "only what is missing is asked for and retransmitted")
 def selective(pair: Pair) -> Instants:
     """A receiver asks only for what it lacks and knows to exist, and not at first sight of a gap
-    (N14); a sender sends only what it has and what is not acknowledged, and that with the same bytes
-    as before. The observer compares them."""
+    (N14); a sender sends only what it has and what is not acknowledged, and it sends that with the
+    same bytes as before, which its observer compares."""
     announced: dict[int, int] = {}  # by epoch, how far the stream is known to go
     while rows := (yield):
         known = dict(announced)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.rules import findings
 from ringcast.rules.instants import EVENTS
-from ringcast.rules.table import BY_PROTOCOL, MULTICAST, verdicts
+from ringcast.rules.table import BY_PROTOCOL, MULTICAST, STATE, verdicts
 from ringcast.spark.pairs import Pairs, terms_of
 from ringcast.spark.reading import over_items, size_of
 from ringcast.spark.report import VIOLATIONS_SHOWN_MAX, Verdict, Violation, verdict_id
@@ -51,24 +51,25 @@ def judge_details(
         paths = [path for state in trace.states for path in state.paths]
         purge = trace.purge or "acks"
         facts = [replace(each, capacity=capacity, purge=purge) for each in terms_of(trace)]
-        items.append(((paths, stop, trace.member, facts), size_of(*paths)))
+        item = paths, stop, trace.member, facts, trace.is_whole
+        items.append((item, size_of(*paths)))
     said = over_items(spark, items, _judge_member)
     rows = [each for each in said if isinstance(each, Row)]
     return [each for each in said if isinstance(each, findings.Verdict)], rows
 
 
 def _judge_member(
-    item: tuple[list[str], int | None, MemberKey, list[Facts]],
+    item: tuple[list[str], int | None, MemberKey, list[Facts], bool],
 ) -> Iterator[findings.Verdict | Row]:
     """One member's segments, by each rule."""
-    paths, stop, member, facts = item
-    found = [(rule, findings.Findings()) for rule in MULTICAST if rule.steps]
+    paths, stop, member, facts, is_whole = item
+    found = [(rule, findings.Findings()) for rule in (*MULTICAST, *STATE) if rule.steps]
     feeds = [findings.begin(rule.steps(facts[0], into)) for rule, into in found if rule.steps]
     routes: defaultdict[str, list[Callable[[Row | None], None]]] = defaultdict(list)
     for (rule, _), feed in zip(found, feeds, strict=True):
         for event in rule.events:
             routes[event].append(feed)
-    pairs = Pairs(member, *facts)
+    pairs = Pairs(member, *facts, is_whole=is_whole)
     with ExitStack() as opened:
         segments = (opened.enter_context(Segment(path)) for path in paths)
         rows = chain.from_iterable(each.iter_rows({*routes, *EVENTS}) for each in segments)

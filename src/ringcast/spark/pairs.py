@@ -29,8 +29,8 @@ Of real ones it is known row by row (`held`, `late`)."""
 
 
 def terms_of(trace: MemberTrace) -> list[Facts]:
-    """What the member's unicast goes by, as its footers say: its application's, and the system's."""
-    return [_terms(trace, trace.settings.get(name, {})) for name in ("unicast", "system")]
+    """What a member's unicast goes by, as its footers say: its application's, and the system's."""
+    return [_terms(trace, trace.settings.get(name, {})) for name in ("unicast", "channel")]
 
 
 def _terms(trace: MemberTrace, told: dict[str, Any]) -> Facts:
@@ -51,7 +51,9 @@ def _ns(told: dict[str, Any], name: str) -> int:
 class Pairs:
     """Takes one member's rows, in order."""
 
-    def __init__(self, member: MemberKey, application: Facts, system: Facts) -> None:
+    def __init__(
+        self, member: MemberKey, application: Facts, system: Facts, *, is_whole: bool
+    ) -> None:
         self.found = [(rule, Findings()) for rule in RULES]
         self.rows: list[Row] = []
         """What it sent and delivered, condensed, and of each of its connections how far it has
@@ -60,6 +62,7 @@ class Pairs:
         self._late = Late() if is_machine else Late.NEVER
         self._instants = Instants(member, self._late)
         self._terms = application, system
+        self._is_whole = is_whole
         self._feeds: dict[Peer, list[tuple[Pair, Callable[[list[Row] | None], None]]]] = {}
         self._runs: dict[tuple[object, ...], int] = {}
         self._purged: dict[tuple[object, ...], Row] = {}
@@ -89,7 +92,9 @@ class Pairs:
             terms, feeds = self._terms[peer[2]], []
             for rule, found in self.found:
                 assert rule.of_pair is not None
-                pair = Pair(terms, found, is_live=True, late=self._late)
+                pair = Pair(
+                    *(terms, found), is_live=True, is_whole=self._is_whole, late=self._late
+                )
                 feeds.append((pair, follow(rule.of_pair, pair)))
             self._feeds[peer] = feeds
         for _, feed in feeds:

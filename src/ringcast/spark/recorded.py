@@ -226,9 +226,13 @@ class _Judge:
                 verdict.violations[-1].rows += rows
         for member, trace in self._run.members.items():
             for track, blocks in missing_hashes(trace).items():
-                of = self._names.of_origin((*member, track.stream) if track.is_sent else track.origin)
+                of = self._names.of_origin(
+                    (*member, track.stream) if track.is_sent else track.origin
+                )
                 some = ", ".join(map(str, blocks[:3])) + ", …" * (len(blocks) > 3)
-                lacks = f"{self._name(member)} has not written down the hash of block {some} of {of}"
+                lacks = (
+                    f"{self._name(member)} has not written down the hash of block {some} of {of}"
+                )
                 verdict.incomplete.append(lacks)
 
     def _judge_reach(self) -> None:

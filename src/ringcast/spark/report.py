@@ -41,7 +41,7 @@ OF_PAIRS = (
 )
 """About messages to one member."""
 
-NEED_FULL = ("G5", "N4", "N6", "N7", "N10", "N-L3", "N-L5", *OF_PAIRS)
+NEED_FULL = ("G5", "N4", "N6", "N7", "N10", "N-L3", "N-L5", "T2", *OF_PAIRS)
 """Judged from what only members that record at level "full" write down: frames, windows, blocked
 sends, and all about messages to one member."""
 
@@ -64,7 +64,7 @@ TITLES = {
 } | _RECORDED_TITLES
 """Of all guarantees that traces can show, by id."""
 
-IF_ANY = ("G3", "N5", "N11", "N-L3", "N-L5", "VS4", "VS5", "VS6", "VS7", "VS9", *OF_PAIRS)
+IF_ANY = ("G3", "N5", "N11", "N-L3", "N-L5", "T2", "VS4", "VS5", "VS6", "VS7", "VS9", *OF_PAIRS)
 """No reason to fail where there is nothing to judge: in many runs nobody dies, no view follows on
 another while messages are sent, and no message is uniform."""
 
@@ -74,8 +74,8 @@ ALONE = ("G2 N2", "G3", "N1", "N3", "N8", "VS9", *NEED_FULL)
 HALVES = {
     "G3": Need.DEATHS.value,
     "N5": "that they had when it was purged is not judged, as members' rows have no common order",
-    "N-L3": "how soon a stability round tells a blocked sender is not judged: members' clocks cannot "
-    "be compared",
+    "N-L3": "how soon stability rounds tell a blocked sender needs a clock that all members go by",
+    "T2": "whether it was handed all in the end is not judged",
     "Y1": NO_RUN_ORDER,
 }
 """What of a guarantee is not judged where members record for themselves. The rest is: an "ok" of

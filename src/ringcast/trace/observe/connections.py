@@ -158,12 +158,12 @@ class Connections:
     def offered(self, to: Member, payloads: Sequence[bytes]) -> None:
         """The node has accepted these."""
         stream = self._stream_to(to)
-        if stream is None:
+        if stream is None or stream.messages is None:
             return
         # What one says to oneself needs no datagrams.
         largest = max(map(len, payloads), default=0) or 1
         size = largest if to == self._node.me else self._node.codec.payload_bytes_max
-        for payload in payloads if stream.messages is not None else ():
+        for payload in payloads:
             stream.assigned += max(1, -(-len(payload) // size))
             stream.messages[stream.assigned] = payload
 

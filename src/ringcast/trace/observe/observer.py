@@ -1,8 +1,9 @@
 """TraceObserver: one real member, for its recorder.
 
 Messages to the group are told as ranges at level "deliveries"; level "full" adds frames, windows,
-blocked sends, and all that is about one peer (`pairs`). A view stands in the trace where the node installs it, and again where the application is
-told of it. While events wait to be taken nobody looks at windows, except before a view.
+blocked sends, and all that is about one peer (`pairs`). A view stands in the trace where the node
+installs it, and again where the application is told of it. While events wait to be taken nobody
+looks at windows for messages to the group, except before a view.
 
 A member that waits for its state takes messages out of its windows and puts them aside: these are
 delivered then, and handed to the application later, unless they are in the state.
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from ringcast.core.view_change import Begin
     from ringcast.events import Event
-    from ringcast.model import Address, Member, Origin, Stream
+    from ringcast.model import Address, Member, Origin, Stream, ViewId
     from ringcast.node import Node
     from ringcast.trace.recorder import Recorder
     from ringcast.wire.codec import Buffer
@@ -62,6 +63,10 @@ class TraceObserver:
         """Up to where messages were put aside."""
         self._is_new_view = False
         self._is_sending = False
+        self._is_waiting = False
+        """For its state."""
+        self._state_view: ViewId | None = None
+        """At whose cut its state is taken."""
 
     # What the driver tells
 
@@ -126,6 +131,8 @@ class TraceObserver:
             return
         self._ranges.tell_purged(now)
         self._is_new_view = True
+        if self._node.me in change.cut.takers:
+            self._state_view = change.view.id
         if self._wire is not None:
             self._wire.enter_view(change.view)
         self._ranges.enter_view(change)
@@ -149,6 +156,7 @@ class TraceObserver:
             if self._pairs is not None:
                 self._pairs.end_input(now)
         elif state is not None and state.is_behind:
+            self._look_at_state(now)
             for event in deliveries_to_group(events):
                 self._deliver(event, now, trace.ASIDE)
 
@@ -175,10 +183,10 @@ class TraceObserver:
         elif isinstance(event, ViewInstalled):
             self.recorder.write(trace.SHOWN, now, **naming_id(event.view.id))
             self._ranges.forget_ended(now)
-        elif isinstance(event, StateReceived):
-            self.recorder.write(trace.STATE_RECEIVED, now)
-        elif isinstance(event, StateLost):
-            self.recorder.write(trace.STATE_LOST, now)
+        elif isinstance(event, StateReceived | StateLost):
+            kind = trace.STATE_LOST if isinstance(event, StateLost) else trace.STATE_RECEIVED
+            at = {} if self._state_view is None else naming_id(self._state_view)
+            self.recorder.write(kind, now, **at)
 
     def _deliver(self, event: Delivered | FragmentsDelivered, now: int, detail: str = "") -> None:
         place = event.run if isinstance(event, Delivered) else event
@@ -193,7 +201,15 @@ class TraceObserver:
         else:
             self.recorder.delivered_fragments(event, now, detail)
 
+    def _look_at_state(self, now: int) -> None:
+        state = self._node.state
+        is_waiting = state is not None and state.is_behind
+        if is_waiting and not self._is_waiting:
+            self.recorder.write(trace.STATE_WAIT, now)
+        self._is_waiting = is_waiting
+
     def _look(self, now: int) -> None:
+        self._look_at_state(now)
         self._ranges.look_at_windows(now)
         if self._wire is None or self._windows is None:
             self._ranges.look_at_sends(now)
