@@ -92,9 +92,7 @@ class Pairs:
             terms, feeds = self._terms[peer[2]], []
             for rule, found in self.found:
                 assert rule.of_pair is not None
-                pair = Pair(
-                    *(terms, found), is_live=True, is_whole=self._is_whole, late=self._late
-                )
+                pair = Pair(*(terms, found), is_live=True, is_whole=self._is_whole, late=self._late)
                 feeds.append((pair, follow(rule.of_pair, pair)))
             self._feeds[peer] = feeds
         for _, feed in feeds:

@@ -195,9 +195,11 @@ class _Judge:
         origin in one view, they have as many whole messages of it."""
         most: dict[tuple[ViewKey, OriginKey, int, int], tuple[int, Row]] = {}
         for stay, origin, span in self._run.history.delivered():
+            if span.torn is not None:
+                continue
             same = stay.key, origin, span.first, span.last
             count, row = most.setdefault(same, (span.size, span.row))
-            if count == span.size or span.torn is not None:
+            if count == span.size:
                 continue
             delivers = f"{self._name(row.key)} delivers {count} messages"
             text = f"{self._name(span.row.key)} {span.size}: a large one is not whole"

@@ -63,7 +63,7 @@ class Pairs:
         self._has_waiting = bool(
             effects.frames or effects.lone is not None or self._node.datagrams.packed
         )
-        self._due = self._node.deadlines.next()
+        self._due = self._node.deadlines.peek()
 
     def offered(self, to: Member | None, stream: Stream, refused: bytes | None) -> None:
         self._offer = to, stream, refused
@@ -86,7 +86,7 @@ class Pairs:
         """A request may have been taken, or a frame have left, and nothing else tells of it."""
         if self.system is not None and not self.has_left:
             self.system.look(now)
-        self._due = self._node.deadlines.next()
+        self._due = self._node.deadlines.peek()
 
     def tell_blocked(self, now: int) -> None:
         """What was offered and not accepted; and what may go on."""
