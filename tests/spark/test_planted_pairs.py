@@ -16,6 +16,8 @@ from ringcast.spark.report import OF_PAIRS, RECORDED
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
 OF_A_MOMENT = "release_before_it_is_delivered"
 """It is delivered later, and nothing orders the rows of two members."""
 JUDGED = {"N3", "N-L3", "N-L5", "T2", *OF_PAIRS}
@@ -37,6 +39,18 @@ def test_what_is_planted_is_found_in_what_members_recorded(tmp_path: Path) -> No
         if not found[plant.id].violation_count or not found[plant.id].violations[0].rows:
             missed.append(plant.name)
     assert missed == []
+
+
+def test_spark_says_of_pairs_what_is_said_in_one_process(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ids = ("S1", "Y-L2")
+    plants = [next(plant for plant in UNICAST_PLANTS if plant.id == id) for id in ids]
+    for plant in plants:
+        write_as_recorded(tmp_path / plant.id, plant.grow()[0], 0, is_full=True)
+        report = audit(spark, tmp_path / plant.id)
+        assert report.to_json() == audit(None, tmp_path / plant.id).to_json()
+        assert report.exit_status == 1
 
 
 def test_without_a_plant_nothing_is_found(tmp_path: Path) -> None:
