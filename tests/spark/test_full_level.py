@@ -69,9 +69,7 @@ def test_everything_is_judged_and_held(spark: SparkSession, traces: Traces, tmp_
     assert found["content"].share > 0.9
     total = len(RECORDED) + len(UNDECIDABLE_IF_RECORDED)
     received = sum(verdict.status == "ok" for verdict in judged)
-    assert report.summary.startswith(
-        f"{received} of {total} guarantees were judged and held, "
-    )
+    assert report.summary.startswith(f"{received} of {total} guarantees were judged and held, ")
     assert "not recorded" not in report.summary
 
 

@@ -209,7 +209,8 @@ class TraceObserver:
         self._is_waiting = is_waiting
 
     def _look(self, now: int) -> None:
-        self._look_at_state(now)
+        if self._is_new_view or self._is_waiting:
+            self._look_at_state(now)
         self._ranges.look_at_windows(now)
         if self._wire is None or self._windows is None:
             self._ranges.look_at_sends(now)
