@@ -49,6 +49,7 @@ async def ask(group: ringcast.Group) -> None:
         for member in group.view:
             if member != group.me:
                 assert await group.request(member, b"%d" % number) == b"%d" % number
+                await group.send(b"%d" % number, to=member)
         await group.send(b"%d" % number)
 
 

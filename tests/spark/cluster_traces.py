@@ -231,6 +231,13 @@ class Cluster:
         self.killed.add(member)
         assert self.recorders[member].close(timeout_s=30.0)
 
+    def leave(self, member: Member) -> None:
+        """It goes in good order; `install` a view without it next."""
+        self.killed.add(member)
+        self.purge()
+        self.recorders[member].stopped(self.now + 1)
+        assert self.recorders[member].close(timeout_s=30.0)
+
     def stop(self) -> None:
         self.purge()
         for member, recorder in self.recorders.items():
@@ -292,14 +299,17 @@ def read_traces(directory: Path) -> Traces:
     for path in segment_paths(directory):
         with Segment(path) as segment:
             info = segment.info
-            traces.recordings[info.node] = Recording(
+            known = traces.recordings.get(info.node)
+            is_back = known is not None and known.inc != info.inc
+            name = f"{info.node}#{info.inc}" if is_back else info.node
+            traces.recordings[name] = Recording(
                 run_id=info.run_id,
                 node=info.node,
                 inc=info.inc,
                 level=info.level,
                 settings=info.settings,
             )
-            traces.rows.setdefault(info.node, []).extend(segment.rows())
+            traces.rows.setdefault(name, []).extend(segment.rows())
             if info.is_last:
-                traces.stopped.add(info.node)
+                traces.stopped.add(name)
     return traces

@@ -221,6 +221,11 @@ def release_before_it_is_delivered(run: Draft) -> list[Cell]:
     return [run.change(cell, low=cell.row.hr)]
 
 
+def release_what_is_never_delivered(run: Draft) -> list[Cell]:
+    cell = run.last("unicast_win", lambda row: row.low > 0, kind="S")
+    return [run.change(cell, low=cell.row.hr + 1, hr=cell.row.hr + 1)]
+
+
 def wait_for_what_is_gone(run: Draft) -> list[Cell]:
     for cell in run.where("unicast_win", lambda row: row.hd > 0, kind="R"):
         row = cell.row
@@ -308,6 +313,7 @@ UNICAST_PLANTS = [
     Plant(SYNC, "S-L5", give_up_too_early),
     Plant(RUN, "S-L6", never_repeat_the_last),
     Plant(RUN, "Y1", release_before_it_is_delivered),
+    Plant(RUN, "Y1", release_what_is_never_delivered),
     Plant(RUN, "Y2", wait_for_what_is_gone),
     Plant(RUN, "Y3", deliver_again_after_a_sync),
     Plant(RUN, "Y4", ask_though_it_was_answered),

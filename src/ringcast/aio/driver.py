@@ -193,6 +193,8 @@ class Driver:
         """Ask this sender where its messages to us stand."""
         self.gathered.settle()
         now = self.now()
+        if self._observer is not None:
+            self._observer.asked_sync(peer, now)
         self.node.sync(peer, now)
         self._after_input(now)
 

@@ -12,6 +12,7 @@ from ringcast.core.effects import Suspected, Trusted
 from ringcast.errors import JoinTimeout, UsageError
 from ringcast.model import Member, Stream
 from ringcast.node import build_node
+from ringcast.protocols.channel import channel_config
 from ringcast.protocols.views import layer
 
 if TYPE_CHECKING:
@@ -205,4 +206,6 @@ def _settings(config: GroupConfig) -> dict[str, Any]:
         "capacity": multicast.capacity_max,
         "multicast": asdict(multicast),
         "membership": asdict(config.membership),
+        "unicast": asdict(config.unicast),
+        "channel": asdict(channel_config(config.unicast, multicast.datagram_bytes)),
     }

@@ -128,6 +128,12 @@ class Deadlines:
                     self.first = min(self.first, deadline)
         return None if self.first == NEVER else self.first
 
+    def peek(self) -> int | None:
+        """The same for who observes: nothing changes."""
+        if not self.is_stale:
+            return None if self.first == NEVER else self.first
+        return min((at for timers in self.waiting for at in timers.by_key.values()), default=None)
+
     def armed(self) -> list[Armed]:
         """(owner, key) of each armed timer: owners in their order, keys in order of their names."""
         return [

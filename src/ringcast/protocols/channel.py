@@ -50,6 +50,16 @@ WAITING_MAX = 1024
 """Messages for one member that wait for room in its window. Layers keep far below it."""
 
 
+def channel_config(config: UnicastConfig, datagram_bytes: int) -> UnicastConfig:
+    """What it goes by, in a group whose unicast goes by `config`."""
+    return replace(
+        config,
+        window_bytes=max(WINDOW_BYTES, 4 * datagram_bytes),
+        xmit_interval_s=min(config.xmit_interval_s, TICK_S),
+        ack_interval_s=min(config.ack_interval_s, TICK_S / 2),
+    )
+
+
 class ControlChannel(Layer):
     """Both directions, all members of the view."""
 
@@ -60,14 +70,8 @@ class ControlChannel(Layer):
         self._awaited: set[Member] = set()  # who must have taken all of it before we leave
         self.dropped = 0  # beyond WAITING_MAX
         self._me = me
-        config = replace(
-            config,
-            window_bytes=max(WINDOW_BYTES, 4 * datagram_bytes),
-            xmit_interval_s=min(config.xmit_interval_s, TICK_S),
-            ack_interval_s=min(config.ack_interval_s, TICK_S / 2),
-        )
         self.unicast = ReliableUnicast(
-            *(me, config),
+            *(me, channel_config(config, datagram_bytes)),
             fragment_bytes=fragment_bytes,
             datagram_bytes=datagram_bytes,
             max_message_bytes=MESSAGE_BYTES_MAX,

@@ -25,6 +25,7 @@ from ringcast.rules.replay import (
 from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
+    from ringcast.rules.findings import Instants
     from ringcast.rules.replay import ConnKey, Entry, Pair
     from ringcast.trace.rows import Row
 
@@ -34,12 +35,12 @@ LEGAL |= {f"CLOSING>{state}" for state in (OPEN, CLOSING, NONE)}
 
 
 @of_pairs("S5", "connections open, close and end only as they may")
-def as_they_may(pair: Pair) -> None:
+def as_they_may(pair: Pair) -> Instants:
     """Entries go from open to closing and back, and from closing away; an open one is removed only
     where the other side is gone. Nothing is sent or delivered without an entry."""
     newest: dict[str, ConnKey] = {}
     unexplained: list[Row] = []
-    for rows in pair:
+    while rows := (yield):
         for row in rows:
             if row.event == trace.CONN:
                 _judge_transition(pair, row, newest)
@@ -109,7 +110,7 @@ def _is_replaced(view: Row, row: Row) -> bool:
 
 
 @of_pairs("S6", "a receive window opens only where its stream stands")
-def opens_right(pair: Pair) -> None:
+def opens_right(pair: Pair) -> Instants:
     """A receive window opens, or moves to another connection, only with the first message of a
     stream newer than all before, which may have waited for a view with its sender, or with the
     answer to the sync request asked; and at its place."""
@@ -117,7 +118,7 @@ def opens_right(pair: Pair) -> None:
     began: dict[ConnKey, int] = {}  # when its first message came
     taken: defaultdict[int, int] = defaultdict(int)  # up to where, by epoch
     asked: tuple[int, int] | None = None
-    for rows in pair:
+    while rows := (yield):
         awaited = asked
         for row in rows:
             if row.event == trace.RX and row.kind == "udata" and row.seqno == 1:
@@ -166,9 +167,9 @@ def _judge_opening(
 
 
 @of_pairs("S7", "what comes of an earlier connection has no effect")
-def late_is_nothing(pair: Pair) -> None:
+def late_is_nothing(pair: Pair) -> Instants:
     """What comes of an earlier connection changes nothing, nor does a close of any other one."""
-    for rows in pair:
+    while rows := (yield):
         pair.entries.update_all(rows)
         _judge_late_data(pair, rows)
         _judge_late_acks(pair, rows)
@@ -224,27 +225,28 @@ def _is_late(row: Row, entry: Entry) -> bool:
 
 
 @of_pairs("S8", "messages that are given up are reported")
-def nothing_lost_in_silence(pair: Pair) -> None:
+def nothing_lost_in_silence(pair: Pair) -> Instants:
     """Whoever ends a connection with unacknowledged messages tells its application which; and
     tells nothing else. A member that crashed, or whose application takes nothing, cannot tell."""
     found = pair.found
     owed: dict[int, Row] = {}  # by epoch, as what was told
     told: dict[int, Row] = {}
     has_crashed = False
-    for row in (row for rows in pair for row in rows):
-        if row.event == trace.UNDELIVERABLE:
-            earlier = told.setdefault(row.epoch, row)
-            if earlier is not row:
-                found.violate(f"{row.member} reports {row.run} a second time", earlier, row)
-        has_crashed |= row.event == trace.CRASH
-        entry = pair.entries.now("S")
-        is_over = row.event == trace.STOP or (is_gone(row) and row.kind == "S")
-        if is_over and entry is not None and entry.row.low < entry.row.hr:
-            found.premises += 1
-            owed[entry.row.epoch] = entry.row
-        pair.entries.update(row)
+    while rows := (yield):
+        for row in rows:
+            if row.event == trace.UNDELIVERABLE:
+                earlier = told.setdefault(row.epoch, row)
+                if earlier is not row:
+                    found.violate(f"{row.member} reports {row.run} a second time", earlier, row)
+            has_crashed |= row.event == trace.CRASH
+            entry = pair.entries.now("S")
+            is_over = row.event == trace.STOP or (is_gone(row) and row.kind == "S")
+            if is_over and entry is not None and entry.row.low < entry.row.hr:
+                found.premises += 1
+                owed[entry.row.epoch] = entry.row
+            pair.entries.update(row)
     for epoch, row in owed.items():
-        is_silent = row.member in pair.facts.stopped_members or has_crashed
+        is_silent = row.member in pair.facts.stopped_members or has_crashed or not pair.is_whole
         if epoch not in told and not is_silent:
             given_up = f"{row.member} gives up {row.low + 1}..{row.hr} to {row.peer}"
             found.violate(f"{given_up} and tells nobody", row)
@@ -301,14 +303,14 @@ def _has_moved(row: Row, earlier: Row) -> bool:
 
 
 @of_pairs("S9", "an idle connection begins to close in time, whatever is repeated on it")
-def expires_in_time(pair: Pair) -> None:
+def expires_in_time(pair: Pair) -> Instants:
     """An idle entry begins to close after the expiry time, a tick later at most, and not before.
 
     Clocks may be wrong while there are faults: judged from the end of healing on. That a sender's
     entry does not close too early is not judged: it may be asked to.
     """
     facts, uses = pair.facts, Uses()
-    for rows in pair:
+    while rows := (yield):
         is_viewed = any(row.event == trace.VIEW for row in rows)
         for row in rows:
             if row.event == trace.CONN and row.detail == "OPEN>CLOSING" and not is_viewed:

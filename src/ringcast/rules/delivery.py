@@ -140,7 +140,7 @@ def _open(row: Row, due: int, found: Findings) -> int:
 )
 def in_its_view(facts: Facts, found: Findings) -> Steps:
     """Nothing of an earlier view is delivered after the application was told of the next, of
-    nobody; and repair is asked of members of the view only.
+    nobody, and nothing before it was told of one; and repair is asked of members of the view only.
 
     What is put aside for later may be ahead of the application, but never behind it.
     """
@@ -161,10 +161,12 @@ def in_its_view(facts: Facts, found: Findings) -> Steps:
 
 
 def _judge_delivery(row: Row, shown: Row | None, found: Findings) -> None:
+    is_aside = row.detail == trace.ASIDE
     if shown is None:
-        found.unknown.add(f"{row.member}: rows before its first view")
+        if not is_aside:
+            found.violate(f"{delivers(row)} before it was told of any view", row)
         return
-    is_other = row.detail != trace.ASIDE and row.view_key != shown.view_key
+    is_other = not is_aside and row.view_key != shown.view_key
     if row.view < shown.view or is_other:
         text = f"{delivers(row)} of view {row.view} after it was told of view {shown.view}"
         found.violate(text, shown, row)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from functools import cached_property
-from itertools import chain, groupby
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ringcast.rules.history import Condensed, History
+from ringcast.rules.instants import EVENTS, instants
 from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
@@ -273,39 +274,16 @@ class Freezes:
         return held_ns
 
 
-ABOUT_NOBODY = (trace.CRASH, trace.REJECT, trace.STOP, trace.VIEW)
-"""What befalls a member, whoever its peers are."""
-OF_PAIRS = (
-    *(trace.CONN, trace.SYNC, trace.SYNC_CALL, trace.TAIL, trace.TICK, trace.UNDELIVERABLE),
-    *(trace.UNICAST_DELIVER, trace.UNICAST_DROP, trace.UNICAST_SEND, trace.UNICAST_WIN),
-)
-FRAMES_OF_PAIRS = ("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack")
-
-
-def instants(member: MemberKey, rows: Iterable[Row]) -> Iterator[list[list[Row]]]:
-    """For each of its peers: what a member did at one time, with what is about nobody in each.
-    What members say to themselves needs no connection and is left out."""
-    found: dict[MemberKey, list[Row]] = {}
-    general: list[Row] = []
-    for row in rows:
-        peer = row.peer, row.peer_inc
-        if row.event in ABOUT_NOBODY:
-            general.append(row)
-            for mine in found.values():
-                mine.append(row)
-        elif peer in found:
-            found[peer].append(row)
-        elif peer != member:
-            found[peer] = [*general, row]
-    for mine in found.values():
-        yield [list(instant) for _, instant in groupby(mine, key=attrgetter("mono_ns"))]
-
-
 class Run:
     """One run: its rows, in its order or in that of each member, and its facts."""
 
-    def __init__(self, rows: Iterable[Row], facts: Facts) -> None:
+    def __init__(
+        self, rows: Iterable[Row], facts: Facts, unrecorded: frozenset[str] = frozenset()
+    ) -> None:
         self.facts = facts
+        self.unrecorded = unrecorded
+        """Member keys of those whose rows are not all there: nothing follows from what is not among
+        them."""
         self._rows = list(rows)
         self._places = by(range(len(self._rows)), lambda place: self._rows[place].event)
         self._of: dict[tuple[str, ...], list[Row]] = {}
@@ -333,12 +311,7 @@ class Run:
     @cached_property
     def pairs(self) -> list[tuple[MemberKey, list[list[Row]]]]:
         """Each member with each peer, instant by instant."""
-        rows = (
-            row
-            for row in self.rows(*ABOUT_NOBODY, *OF_PAIRS, trace.RX, trace.TX)
-            if row.event not in (trace.RX, trace.TX) or row.kind in FRAMES_OF_PAIRS
-        )
-        members = by(rows, attrgetter("node", "inc"))
+        members = by(self.rows(*EVENTS), attrgetter("node", "inc"))
         return [
             (member, each) for member, mine in members.items() for each in instants(member, mine)
         ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from ringcast.rules.evidence import Run
+    from ringcast.rules.replay import Pair
     from ringcast.trace.rows import Facts, Row
 
 WITNESS_ROWS_MAX = 20
@@ -58,13 +59,15 @@ class Need(Enum):
     DEATHS = "a member that is killed writes nothing down any more"
     ORDER = "needs the order of the whole run, which only a simulation has"
     CALM = "counts from the end of the faults, which only a simulation knows"
-    BLOCKS = "members do not record when a send is blocked"
-    PAIRS = "members do not record messages to one member"
-    STATE = "members do not record their application's state"
+    CLOCK = "needs a clock that both sides go by, which only a simulation has"
+    STATE = "members do not record what is in their application's state"
 
 
 Steps: TypeAlias = "Generator[None, Row | None, None]"
 """Takes one row after the other, then None."""
+Instants: TypeAlias = "Generator[None, list[Row] | None, None]"
+"""Takes the rows of one instant after the other, then None."""
+T = TypeVar("T")
 
 
 class Rule(NamedTuple):
@@ -79,6 +82,8 @@ class Rule(NamedTuple):
     steps: Callable[[Facts, Findings], Steps] | None = None
     """The same over rows of these events that come one by one. It keeps little of them: a long
     trace is judged while it is read."""
+    of_pair: Callable[[Pair], Instants] | None = None
+    """The same over what one member did with one peer, instant by instant."""
 
 
 def rule(
@@ -105,13 +110,13 @@ def stepwise(
     return make
 
 
-def begin(steps: Steps) -> Callable[[Row | None], None]:
+def begin(steps: Generator[None, T, None]) -> Callable[[T], None]:
     """What takes the rows."""
     next(steps)
     return steps.send
 
 
-def end(feed: Callable[[Row | None], None]) -> None:
+def end(feed: Callable[[None], None]) -> None:
     """Judge what is known at the end only. Most rules have nothing open."""
     with suppress(StopIteration):
         feed(None)

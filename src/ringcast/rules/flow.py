@@ -48,17 +48,24 @@ def bounded_memory(facts: Facts, found: Findings) -> Steps:
             found.violate(text, row)
 
 
-@rule("N3", "a send is blocked exactly when the window is full, and then takes no number")
-def flow_control(run: Run, found: Findings) -> None:
+@stepwise(
+    "N3",
+    "a send is blocked exactly when the window is full, and then takes no number",
+    (trace.SEND, trace.SEND_BLOCK),
+)
+def flow_control(facts: Facts, found: Findings) -> Steps:
     """A send takes the next seqnos and fits the window; it is blocked exactly when it would not.
 
     A send that waits behind the rest of a large message (detail "rest") is blocked for that
-    message's sake; only its seqnos are judged.
+    message's sake; only its seqnos are judged. Where sends of several inputs are one row, it does
+    not tell of the window.
     """
     assigned: defaultdict[OriginKey, int] = defaultdict(int)
-    for row in run.rows(trace.SEND, trace.SEND_BLOCK):
+    while row := (yield):
         found.premises += 1
         last = assigned[row.own_origin]
+        if row.hr < 0:
+            row = row._replace(hr=last, low=row.seqno2 - row.cap)
         if row.hr != last:
             found.violate(f"{row.member} has assigned {last}, its window says {row.hr}", row)
         if row.event == trace.SEND_BLOCK:
@@ -239,6 +246,8 @@ def ackers_are_members(facts: Facts, found: Findings) -> Steps:
 def same_bytes_again(facts: Facts, found: Findings) -> Steps:
     """A retransmission carries the original's bytes. The observer compares them: it has both."""
     while row := (yield):
+        if row.epoch:
+            continue  # to one member: S4
         if row.event == trace.XMIT_MISMATCH:
             found.violate(f"{row.member} repeats {row.run} with other bytes", row)
         elif row.again and row.kind in ("data", "peer_repair"):

@@ -52,7 +52,7 @@ class Condensed:
             run = row.event, row.origin
             at = last.get(run)
             if at is not None and continues(rows[at], row):
-                rows[at] = rows[at]._replace(seqno2=row.seqno2)
+                rows[at] = rows[at]._replace(seqno2=row.seqno2, size=rows[at].size + row.size)
                 return
             last[run] = len(rows)
         else:
@@ -63,10 +63,12 @@ class Condensed:
 class Span:
     """The messages of one origin that a member sent or delivered in one view."""
 
-    __slots__ = ("by_commit", "first", "last", "row", "torn")
+    __slots__ = ("by_commit", "first", "last", "row", "size", "torn")
 
     def __init__(self, row: Row) -> None:
         self.first, self.last = row.seqno, row.seqno2
+        self.size = row.size
+        """How many whole messages these are, where condensed rows tell."""
         self.row = row
         self.by_commit: Row | None = None
         """The last of them while the member had not installed the view after."""
@@ -77,6 +79,7 @@ class Span:
         if row.seqno != self.last + 1:
             self.torn = self.torn or row
         self.last = max(self.last, row.seqno2)
+        self.size += row.size
         self.row = row
 
 
@@ -132,7 +135,11 @@ class Life:
         self.finished = 0
         """How often it installed a view though it had promised a later one: it had to, first."""
         self.unplaced: list[Row] = []
-        """Messages that were delivered in a view in which it never was."""
+        """Messages that were delivered in a view that it had not installed."""
+        self.unopened: list[Row] = []
+        """Windows that opened with a view that it had not installed, or for who is not in it."""
+        self.reopened: list[tuple[Row, Row]] = []
+        """Windows that opened twice with one view."""
         self.is_whole = False
         """Nothing that it did is missing at the end."""
         rows = list(rows)
@@ -184,8 +191,16 @@ class Life:
                 span.by_commit = row
         elif stay is not None and row.event == SHOWN:
             stay.shown = row
-        elif stay is not None and row.event == OPEN:
-            stay.opened.setdefault(row.origin, row)
+        elif row.event == OPEN:
+            self._open(row, stay)
+
+    def _open(self, row: Row, stay: Stay | None) -> None:
+        if stay is None or row.peer_member not in stay.view.members:
+            self.unopened.append(row)
+            return
+        earlier = stay.opened.setdefault(row.origin, row)
+        if earlier is not row:
+            self.reopened.append((earlier, row))
 
     def _leaves(self, row: Row) -> bool:
         """Whether it is handed its own messages, by the cut of the view that it leaves with."""

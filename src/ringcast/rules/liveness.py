@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
 from ringcast.rules.evidence import NOWHERE, by, progress
-from ringcast.rules.findings import WITNESS_ROWS_MAX, Need, rule
+from ringcast.rules.findings import WITNESS_ROWS_MAX, Need, rule, stepwise
 from ringcast.rules.flow import judge_drops
 from ringcast.trace import rows as trace
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from ringcast.rules.evidence import Progress, Run
-    from ringcast.rules.findings import Findings
-    from ringcast.trace.rows import OriginKey, PairKey, Row
+    from ringcast.rules.findings import Findings, Steps
+    from ringcast.trace.rows import Facts, OriginKey, PairKey, Row
 
 REPORTS = ("stability_report", "stability_query", "stable", "peer_repair_request", "peer_repair")
 """What members that report say to each other, until all know what everybody has."""
@@ -215,39 +215,59 @@ def judge_drained(journal: Journal, found: Findings) -> None:
 _GOING_ON = (trace.SEND, trace.SEND_BLOCK, trace.SEND_UNBLOCK, trace.SEND_FAIL)
 
 
-@rule("N-L3", "a sender goes on as soon as there is room", Need.BLOCKS)
-def unblocked(run: Run, found: Findings) -> None:
+@stepwise("N-L3", "a sender goes on as soon as there is room", (*_GOING_ON, trace.PURGE))
+def _after_purges(facts: Facts, found: Findings) -> Steps:
     """The purge that makes room lets a blocked sender go on in the same input.
 
     Room for the rest of a large message goes to that first; then the next purge counts. A send that
     waits for a view is none of this (V-L5). Where members report what they have delivered of plain
-    messages, a stability round tells a sender so.
+    messages, a stability round tells a sender so: that needs the whole run.
     """
-    for rows in run.by(attrgetter("own_origin"), *_GOING_ON, trace.PURGE).values():
-        _judge_purges(rows, found)
+    waits: dict[OriginKey, _Wait] = {}
+    while row := (yield):
+        waits.setdefault(row.own_origin, _Wait(found)).see(row)
+    for wait in waits.values():
+        wait.end()
+
+
+def _unblocked(run: Run, found: Findings) -> None:
+    _after_purges.judge(run, found)
     if run.facts.has_stability:
         _judge_rounds(Journal(run), found)
 
 
-def _judge_purges(rows: list[Row], found: Findings) -> None:
-    block: Row | None = None
-    room: Row | None = None
-    """The purge that made room for what is blocked."""
-    sent = 0
-    for row in [*rows, None]:
-        if room is not None and (row is None or row.mono_ns > room.mono_ns):
-            found.violate(f"{room.member} is blocked though a purge made room", block, room)
-            room = None
-        if row is None:
-            break
+unblocked = _after_purges._replace(judge=_unblocked)
+
+
+class _Wait:
+    """One stream whose sender may be blocked."""
+
+    def __init__(self, found: Findings) -> None:
+        self._found = found
+        self._block: Row | None = None
+        self._room: Row | None = None
+        """The purge that made room for what is blocked."""
+        self._sent = 0
+
+    def see(self, row: Row) -> None:
+        if self._room is not None and row.mono_ns > self._room.mono_ns:
+            self.end()
         if row.event == trace.SEND:
-            sent, room = row.seqno2, None
+            self._sent, self._room = row.seqno2, None
         elif row.event != trace.PURGE:
             is_blocked = row.event == trace.SEND_BLOCK and row.detail != "change"
-            block, sent, room = (row, row.hr, None) if is_blocked else (None, 0, None)
-        elif block is not None and _has_room(sent, block, row):
-            found.premises += room is None
-            room = row
+            self._block, self._room = (row if is_blocked else None), None
+            self._sent = row.hr if is_blocked else 0
+        elif self._block is not None and _has_room(self._sent, self._block, row):
+            self._found.premises += self._room is None
+            self._room = row
+
+    def end(self) -> None:
+        """What made room changed nothing."""
+        room, self._room = self._room, None
+        if room is not None:
+            text = f"{room.member} is blocked though a purge made room"
+            self._found.violate(text, self._block, room)
 
 
 def _has_room(sent: int, block: Row, purge: Row) -> bool:
@@ -297,18 +317,25 @@ def _blocked(rows: list[Row]) -> Iterator[tuple[Row, Row | None]]:
         yield block, None
 
 
-@rule("N-L5", "overload slows senders down and nothing else", Need.BLOCKS)
-def calm_under_overload(run: Run, found: Findings) -> None:
+@stepwise(
+    "N-L5",
+    "overload slows senders down and nothing else",
+    (trace.SEND_BLOCK, trace.WIN, trace.DROP_HIGH),
+)
+def calm_under_overload(facts: Facts, found: Findings) -> Steps:
     """Where senders are blocked, windows keep their bound and no message is dropped for room.
 
     So there is no cycle of dropping and repeating, and the slowest receiver sets the pace.
     """
-    found.premises = len(run.rows(trace.SEND_BLOCK))
-    for row in run.rows(trace.WIN):
-        if row.hr - row.low > row.cap:
+    drops: dict[tuple[str, int, str, int], Row] = {}
+    while row := (yield):
+        if row.event == trace.SEND_BLOCK:
+            found.premises += 1
+        elif row.event == trace.DROP_HIGH:
+            drops.setdefault(row.pair[:4], row)
+        elif row.hr - row.low > row.cap:
             found.violate(f"{row.member} buffers {row.hr - row.low} in a window of {row.cap}", row)
-    drops = run.by(lambda row: row.pair[:4], trace.DROP_HIGH)
-    judge_drops((rows[0] for rows in drops.values()), run.facts, found)
+    judge_drops(drops.values(), facts, found)
 
 
 # Uniform messages: that they come in order is N1

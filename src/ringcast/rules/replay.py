@@ -10,17 +10,19 @@ input.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.rules.findings import Need, Rule
+from ringcast.rules.findings import Rule, begin, end
+from ringcast.rules.instants import Late
 from ringcast.trace.rows import CONN, RX, TX, UNICAST_WIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings
-    from ringcast.trace.rows import MemberKey, Row
+    from ringcast.rules.findings import Findings, Instants
+    from ringcast.trace.rows import Facts, Row
 
 Stream: TypeAlias = tuple[str, int, str, int, int]
 """A unicast stream: (sender, its incarnation, receiver, its incarnation, epoch)."""
@@ -40,21 +42,32 @@ class Pair:
     """One member and one of its peers, as one rule looks at them."""
 
     def __init__(
-        self, run: Run, member: MemberKey, instants: list[list[Row]], found: Findings
+        self,
+        facts: Facts,
+        found: Findings,
+        *,
+        is_live: bool,
+        is_whole: bool = True,
+        late: Late = Late.NEVER,
     ) -> None:
-        self.facts = run.facts
+        """`late`: when the member's machine kept it from what was due."""
+        self.facts = facts
         self.found = found
-        self.is_live = run.lives.is_live(member)
+        self.is_live = is_live
         """At the end of the run."""
+        self.is_whole = is_whole
+        """No row is missing at the end."""
         self.entries = Entries()
         """As far as the rule has followed them."""
-        self._instants = instants
+        self._late = late
 
-    def __iter__(self) -> Iterator[list[Row]]:
-        """The rows of one instant after the other."""
-        for rows in self._instants:
-            self.entries.begin_instant()
-            yield rows
+    def end_at(self, now_ns: int) -> None:
+        """It is followed up to then."""
+        self.facts = replace(self.facts, end_ns=now_ns)
+
+    def slack_ns(self, since_ns: int, until_ns: int) -> int:
+        """By how much a time between these may be longer than it was meant to be."""
+        return self._late.between(since_ns, until_ns)
 
     def is_prompt(self, row: Row) -> bool:
         """Whether frames leave in the instant that made them. Faulty drivers hold them back, so
@@ -78,21 +91,37 @@ class Pair:
         none; whether it was too long. "{}" in the text stands for how long it was."""
         if now_ns is None:
             now_ns = self.facts.end_ns if end is None else end.mono_ns
-        waited_ns = now_ns - max(since.mono_ns, self.facts.gst_ns or 0)
+        since_ns = max(since.mono_ns, self.facts.gst_ns or 0)
+        waited_ns = now_ns - since_ns
+        slack_ns += self.slack_ns(since_ns, now_ns)
         return self.found.wait(waited_ns, bound_ns, end, text, since, end, slack_ns=slack_ns)
 
 
-def of_pairs(id: str, title: str) -> Callable[[Callable[[Pair], None]], Rule]:
+def of_pairs(id: str, title: str) -> Callable[[Callable[[Pair], Instants]], Rule]:
     """Make a function a rule that judges each member with each of its peers."""
 
-    def make(judge_pair: Callable[[Pair], None]) -> Rule:
+    def make(steps: Callable[[Pair], Instants]) -> Rule:
         def judge(run: Run, found: Findings) -> None:
             for member, instants in run.pairs:
-                judge_pair(Pair(run, member, instants, found))
+                feed = follow(steps, Pair(run.facts, found, is_live=run.lives.is_live(member)))
+                for rows in instants:
+                    feed(rows)
+                end(feed)
 
-        return Rule(id, title, judge, Need.PAIRS)
+        return Rule(id, title, judge, of_pair=steps)
 
     return make
+
+
+def follow(steps: Callable[[Pair], Instants], pair: Pair) -> Callable[[list[Row] | None], None]:
+    """What takes the instants of this pair."""
+    feed = begin(steps(pair))
+
+    def take(rows: list[Row] | None) -> None:
+        pair.entries.begin_instant()
+        feed(rows)
+
+    return take
 
 
 class Entry(NamedTuple):

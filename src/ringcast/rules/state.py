@@ -13,7 +13,7 @@ from zlib import crc32
 
 from ringcast.rules import bounds
 from ringcast.rules.evidence import by
-from ringcast.rules.findings import Need, rule
+from ringcast.rules.findings import Need, rule, stepwise
 from ringcast.rules.views import together
 from ringcast.trace import rows as trace
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings
-    from ringcast.trace.rows import MemberKey, OriginKey, Row
+    from ringcast.rules.findings import Findings, Steps
+    from ringcast.trace.rows import Facts, MemberKey, OriginKey, Row
 
 PRIME = (1 << 61) - 1
 BASE = 0x9E3779B97F4A7C15 % PRIME
@@ -225,22 +225,34 @@ def _range(row: Row) -> str:
     return f"{row.peer}:{row.run}"
 
 
-@rule("T2", "behind a state comes what was sent since its cut, once", Need.STATE)
-def once_behind_its_state(run: Run, found: Findings) -> None:
+_TAKEN = (trace.DELIVER, trace.HANDED, trace.STATE_WAIT, trace.STATE_RECEIVED, trace.STATE_LOST)
+
+
+@stepwise("T2", "behind a state comes what was sent since its cut, once", _TAKEN)
+def _behind_a_state(facts: Facts, found: Findings) -> Steps:
     """Behind its state an application gets exactly what was sent in the view that the state was cut
     at, and in later ones: in order, once, and all that its member took. Before it, it gets nothing.
     The same if the state is lost: what was sent before the view that it was to be cut at is lost,
-    too."""
-    members = run.by_member(
-        trace.DELIVER, trace.HANDED, trace.STATE_WAIT, trace.STATE_RECEIVED, trace.STATE_LOST
-    )
-    for member, rows in members.items():
+    too. Whether it has got all in the end only the whole run tells."""
+    takers: dict[MemberKey, _Taker] = {}
+    while row := (yield):
+        taker = takers.get(row.key)
+        if taker is None:
+            taker = takers[row.key] = _Taker(found)
+        taker.see(row)
+
+
+def _once_behind_its_state(run: Run, found: Findings) -> None:
+    for member, rows in run.by_member(*_TAKEN).items():
         taker = _Taker(found)
         for row in rows:
             taker.see(row)
         is_reading = rows[0].member not in run.facts.stopped_members
         if run.facts.gst_ns is not None and run.lives.is_live(member) and is_reading:
             taker.close()
+
+
+once_behind_its_state = _behind_a_state._replace(judge=_once_behind_its_state)
 
 
 @rule(

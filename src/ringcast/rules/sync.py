@@ -26,20 +26,22 @@ from ringcast.trace import rows as trace
 
 if TYPE_CHECKING:
     from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings
+    from ringcast.rules.findings import Findings, Instants
     from ringcast.rules.replay import Pair, Stream
     from ringcast.trace.rows import Row
 
 NO_RUN_ORDER = "whether it was so at each moment: no run order"
 
 
-@rule("Y1", "nothing is purged before it was delivered, whatever acks are late", Need.PAIRS)
+@rule("Y1", "nothing is purged before it was delivered, whatever acks are late")
 def delivered_before_purged(run: Run, found: Findings) -> None:
     """What a sender purges, its receiver's application has delivered by then."""
     prefixes = run.lives.without_tail()
     windows = [row for row in run.rows(*Entries.EVENTS) if row.kind == "S" and row.low > 0]
     taken_of = progress(run.rows(trace.UNICAST_DELIVER), delivered_stream)
     for stream, purged in progress(windows, sent_stream, value=attrgetter("low")).items():
+        if f"{stream[2]}#{stream[3]}" in run.unrecorded:
+            continue
         delivered = taken_of.get(stream, NOWHERE)
         for mark, through, row in purged:
             found.premises += 1
@@ -53,7 +55,7 @@ def delivered_before_purged(run: Run, found: Findings) -> None:
 
 
 @rule(
-    "Y2", "on one connection the sender has kept everything that the receiver waits for", Need.PAIRS
+    "Y2", "on one connection the sender has kept everything that the receiver waits for", Need.ORDER
 )
 def no_endless_repair(run: Run, found: Findings) -> None:
     """While both sides are on one connection, the sender still has all that the receiver lacks.
@@ -83,7 +85,7 @@ def no_endless_repair(run: Run, found: Findings) -> None:
                 break
 
 
-@rule("Y3", "a sync repeats no delivery", Need.PAIRS)
+@rule("Y3", "a sync repeats no delivery")
 def once_across_syncs(run: Run, found: Findings) -> None:
     """After a window was dropped and found its place again, nothing is delivered a second time.
 
@@ -101,13 +103,13 @@ def once_across_syncs(run: Run, found: Findings) -> None:
 
 
 @of_pairs("Y4", "one lost window makes at most one new connection")
-def one_connection_per_drop(pair: Pair) -> None:
+def one_connection_per_drop(pair: Pair) -> Instants:
     """A sender moves to a new connection once per sync request, and a receiver that was answered
     asks a new one only if it lost its window, gave the last one up or was told to."""
     nonce = 0
     answered: dict[int, Row] = {}  # by epoch
     has_cause = False
-    for rows in pair:
+    while rows := (yield):
         syncs = arrived(rows, "sync")
         for row in rows:
             is_answer = row.event == trace.SYNC and row.detail == "answered"
@@ -146,12 +148,12 @@ def _judge_conn(pair: Pair, row: Row, syncs: list[Row], nonce: int) -> int:
 
 
 @of_pairs("Y5", "a sync in one direction leaves the other alone")
-def one_direction(pair: Pair) -> None:
+def one_direction(pair: Pair) -> Instants:
     """A sync of what one member sends leaves what it receives from the same peer as it is.
 
     Judged in instants in which nothing else from that peer could have changed the other direction.
     """
-    for rows in pair:
+    while rows := (yield):
         pair.entries.update_all(rows)
         if any(row.event == trace.UNICAST_DROP for row in rows):
             continue
@@ -175,7 +177,7 @@ def _judge_other(pair: Pair, kind: str, causes: list[Row]) -> None:
 # How soon, and at what cost. What began before the end of healing counts from there.
 
 
-@rule("Y-L1", "a receiver without a window gets one in time", Need.PAIRS)
+@rule("Y-L1", "a receiver without a window gets one in time", Need.CLOCK)
 def flows_again(run: Run, found: Findings) -> None:
     """A receiver that asks a live sender where its stream stands has a window in time.
 
@@ -210,14 +212,14 @@ def _is_served(journal: Journal, stream: Stream, since_ns: int, until_ns: int) -
 
 
 @of_pairs("Y-L2", "a sync costs one frame a tick each way, and nothing when it is done")
-def sync_is_cheap(pair: Pair) -> None:
+def sync_is_cheap(pair: Pair) -> Instants:
     """A sync request is repeated once a tick at most and only while it is open; an answer goes once
     between two ticks, and not after the receiver has shown that it has it."""
     is_open: Row | None = None
     times_asked: Counter[int] = Counter()  # by nonce
     is_unconfirmed = False  # the peer may still lack an answer
     credit = 1  # how many answers may go before the next tick
-    for rows in pair:
+    while rows := (yield):
         asked = is_open
         for row in rows:
             if row.event == trace.SYNC:
@@ -263,12 +265,12 @@ def _judge_answer(pair: Pair, row: Row, *, is_soon: bool, may_answer: bool) -> N
 
 
 @of_pairs("Y-L3", "a sync ends, and nobody ignores acknowledgements because of it")
-def sync_ends(pair: Pair) -> None:
+def sync_ends(pair: Pair) -> Instants:
     """A sync request is answered or given up after a bounded number of ticks; and a sender goes by
     the acks of its current connection at once, sync or no sync."""
     bound_ns = (SYNC_TICKS_MAX + 1) * pair.facts.tau_ns
     since: Row | None = None
-    for rows in pair:
+    while rows := (yield):
         pair.entries.update_all(rows)
         for row in rows:
             if row.event == trace.SYNC and row.detail == "asked":

@@ -82,9 +82,14 @@ BY_PROTOCOL = {
 }
 
 
-def verdicts(rules: Iterable[Rule], rows: Iterable[Row], facts: Facts) -> list[Verdict]:
-    """What these rules say of a run."""
-    run = Run(rows, facts)
+def verdicts(
+    rules: Iterable[Rule],
+    rows: Iterable[Row],
+    facts: Facts,
+    unrecorded: frozenset[str] = frozenset(),
+) -> list[Verdict]:
+    """What these rules say of a run, in which nothing follows from what these members lack."""
+    run = Run(rows, facts, unrecorded)
     return [verdict_of(rule, run) for rule in rules]
 
 

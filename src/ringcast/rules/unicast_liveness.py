@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ringcast.rules.evidence import Progress, Run
-    from ringcast.rules.findings import Findings
+    from ringcast.rules.findings import Findings, Instants
     from ringcast.rules.replay import Pair, Stream
     from ringcast.trace.rows import Facts, Row
 
@@ -106,7 +106,7 @@ class Journal:
         )
 
 
-@rule("S-L1", "a message to a live member is delivered and acknowledged in time", Need.PAIRS)
+@rule("S-L1", "a message to a live member is delivered and acknowledged in time", Need.CLOCK)
 def delivered_to_one(run: Run, found: Findings) -> None:
     """Every message to a live member is delivered in time, and its sender soon knows.
 
@@ -142,7 +142,7 @@ def delivered_to_one(run: Run, found: Findings) -> None:
             is_late(stream, owed[-1], journal.acked.get(stream, NOWHERE), more_ns, "acknowledged")
 
 
-@rule("S-L2", "lost acknowledgements are made good in time", Need.PAIRS)
+@rule("S-L2", "lost acknowledgements are made good in time", Need.CLOCK)
 def acked_in_time(run: Run, found: Findings) -> None:
     """Once everything was delivered, the sender knows it in time, however many acks were lost.
 
@@ -174,29 +174,30 @@ def acked_in_time(run: Run, found: Findings) -> None:
 
 
 @of_pairs("S-L3", "a message is acknowledged within the ack interval")
-def acked_soon(pair: Pair) -> None:
+def acked_soon(pair: Pair) -> Instants:
     """What was taken, or came again, is acknowledged within the ack interval.
 
     While the connection stands: when it ends or moves, nothing is owed on it.
     """
     waiting: list[Row] = []  # what an ack must reach
-    for row in (row for rows in pair for row in rows):
-        entry = pair.entries.now("R")
-        is_current = entry is not None and entry.conn == row.conn_key
-        is_owed = row.event == trace.UNICAST_DELIVER
-        if row.event == trace.RX and row.kind == "udata" and entry and is_current:
-            is_owed = row.seqno2 <= entry.row.hd
-        if is_owed and pair.is_prompt(row):
-            waiting.append(row)
-        elif row.event == trace.TX and row.kind == "uack":
-            for since in waiting:
-                if since.seqno2 <= row.hd:
-                    _judge_ack(pair, since, row)
-            waiting = [since for since in waiting if since.seqno2 > row.hd]
-        elif row.event == trace.CONN and row.kind == "R":
-            has_moved = entry is not None and not is_current
-            waiting = [] if has_moved or is_gone(row) else waiting
-        pair.entries.update(row)
+    while rows := (yield):
+        for row in rows:
+            entry = pair.entries.now("R")
+            is_current = entry is not None and entry.conn == row.conn_key
+            is_owed = row.event == trace.UNICAST_DELIVER
+            if row.event == trace.RX and row.kind == "udata" and entry and is_current:
+                is_owed = row.seqno2 <= entry.row.hd
+            if is_owed and pair.is_prompt(row):
+                waiting.append(row)
+            elif row.event == trace.TX and row.kind == "uack":
+                for since in waiting:
+                    if since.seqno2 <= row.hd:
+                        _judge_ack(pair, since, row)
+                waiting = [since for since in waiting if since.seqno2 > row.hd]
+            elif row.event == trace.CONN and row.kind == "R":
+                has_moved = entry is not None and not is_current
+                waiting = [] if has_moved or is_gone(row) else waiting
+            pair.entries.update(row)
     if waiting and pair.is_live:
         _judge_ack(pair, waiting[0], None)
 
@@ -207,7 +208,7 @@ def _judge_ack(pair: Pair, since: Row, ack: Row | None) -> None:
 
 
 @of_pairs("S-L4", "an idle connection is gone in time")
-def idle_is_gone(pair: Pair) -> None:
+def idle_is_gone(pair: Pair) -> Instants:
     """An idle connection is gone, on either side, after expiry and closing time and two ticks.
 
     A sender's with unacknowledged messages, and a receiver's with messages that its application
@@ -215,13 +216,14 @@ def idle_is_gone(pair: Pair) -> None:
     """
     uses = Uses()
     delivered: dict[str, Row] = {}
-    for row in (row for rows in pair for row in rows):
-        if row.event == trace.UNICAST_DELIVER:
-            delivered["R"] = row
-        elif is_gone(row):
-            _judge_end(pair, row.kind, row, uses, delivered)
-            delivered.pop(row.kind, None)
-        uses.note(row, pair.entries)
+    while rows := (yield):
+        for row in rows:
+            if row.event == trace.UNICAST_DELIVER:
+                delivered["R"] = row
+            elif is_gone(row):
+                _judge_end(pair, row.kind, row, uses, delivered)
+                delivered.pop(row.kind, None)
+            uses.note(row, pair.entries)
     for kind, _ in pair.entries if pair.is_live else ():
         _judge_end(pair, kind, None, uses, delivered)
 
@@ -242,11 +244,11 @@ def _judge_end(
 
 
 @of_pairs("S-L5", "a member that never answers is given up in time")
-def given_up_in_time(pair: Pair) -> None:
+def given_up_in_time(pair: Pair) -> Instants:
     """A member that answers nothing is given up after the retransmission time, within a tick, and
     not before. The time runs since something is unacknowledged and nothing was heard."""
     since: Row | None = None
-    for rows in pair:
+    while rows := (yield):
         is_told = any(row.event in (trace.VIEW, trace.STOP) for row in rows)
         said = arrived(rows, "uack", "unack", "sync", "sync_ack")
         if since is not None and said:
@@ -276,27 +278,27 @@ def _judge_silence(pair: Pair, since: Row, end: Row | None) -> None:
 
 
 @of_pairs("S-L6", "the last message is repeated in time while it is not acknowledged")
-def highest_soon_again(pair: Pair) -> None:
+def highest_soon_again(pair: Pair) -> Instants:
     """While something is unacknowledged, the highest message is retransmitted two ticks after the
     last progress at the latest: what counts is the first time after healing."""
-    if pair.facts.gst_ns is None:
-        return
     since: Row | None = None
-    for row in (row for rows in pair for row in rows):
-        if row.event in Entries.EVENTS and row.kind == "S":
-            entry = pair.entries.now("S")
-            pair.entries.update(row)
-            has_stood = entry is not None and acked_and_sent(entry.row) == acked_and_sent(row)
-            if not has_stood or is_gone(row):
-                if since is not None:
-                    _judge_repeat(pair, since, None, row.mono_ns)
-                since = row if row.low < row.hr and not is_gone(row) else None
-        is_again = (
-            row.event == trace.TX and row.kind == "udata" and row.again and pair.is_prompt(row)
-        )
-        if since is not None and is_again and row.seqno2 >= since.hr:
-            _judge_repeat(pair, since, row)
-            since = None
+    while rows := (yield):
+        for row in rows:
+            if row.event in Entries.EVENTS and row.kind == "S":
+                entry = pair.entries.now("S")
+                pair.entries.update(row)
+                has_stood = entry is not None and acked_and_sent(entry.row) == acked_and_sent(row)
+                if not has_stood or is_gone(row):
+                    if since is not None:
+                        _judge_repeat(pair, since, None, row.mono_ns)
+                    is_waiting = row.low < row.hr and not is_gone(row)
+                    since = row if is_waiting and pair.facts.gst_ns is not None else None
+            is_again = (
+                row.event == trace.TX and row.kind == "udata" and row.again and pair.is_prompt(row)
+            )
+            if since is not None and is_again and row.seqno2 >= since.hr:
+                _judge_repeat(pair, since, row)
+                since = None
     if since is not None and pair.is_owed():
         _judge_repeat(pair, since, None)
 

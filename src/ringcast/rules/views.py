@@ -62,14 +62,18 @@ def view_order(run: Run, found: Findings) -> None:
 
 @rule("VS2", "what is delivered in a view was sent in it")
 def sent_in_its_view(run: Run, found: Findings) -> None:
-    """What is delivered in a view was sent in it. A large message counts fragment by fragment: it
-    is delivered in the view of the last."""
+    """What is delivered in a view was sent in it, by a member of it. A large message counts
+    fragment by fragment: it is delivered in the view of the last."""
     for life in run.history.lives.values():
         for row in life.unplaced:
             found.premises += 1
-            found.violate(f"{delivers(row)} in view {row.view}, where it never was", row)
+            found.violate(f"{delivers(row)} in view {row.view}, where it was not", row)
     for stay, origin, span in run.history.delivered():
         found.premises += 1
+        if span.row.peer_member not in stay.view.members:
+            text = f"{delivers(span.row)} in view {stay.view.view}, which {span.row.peer_member}"
+            found.violate(f"{text} is not in", stay.view, span.row)
+            continue
         sender, sent = run.history.sent(stay, origin)
         if sent is not None and sent.first <= span.first and span.last <= sent.last:
             continue
@@ -87,7 +91,17 @@ def sent_in_its_view(run: Run, found: Findings) -> None:
 )
 def prefix_of_the_view(run: Run, found: Findings) -> None:
     """Of each origin a member delivers in a view a prefix of what that one sent in it: in order,
-    once, without a gap. A window that opens with a view does so at what its sender had sent."""
+    once, without a gap. A window that opens with a view does so once, for a member of it, and at
+    what that one had sent."""
+    for life in run.history.lives.values():
+        for row in life.unopened:
+            found.premises += 1
+            text = f"{row.member} opens {row.peer_member} with view {row.view}"
+            found.violate(f"{text}, where the two are not together", row)
+        for earlier, row in life.reopened:
+            found.premises += 1
+            text = f"{row.member} opens {row.peer} at {row.seqno} with view {row.view}"
+            found.violate(f"{text} once more", earlier, row)
     stays = (stay for life in run.history.lives.values() for stay in life.stays.values())
     for origin, row in (opened for stay in stays for opened in stay.opened.items()):
         sender = run.history.lives.get(origin[:2])

@@ -17,16 +17,18 @@ from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import replace
 from heapq import merge
-from itertools import chain
+from itertools import chain, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.rules import findings
-from ringcast.rules.table import BY_PROTOCOL, MULTICAST, verdicts
+from ringcast.rules.instants import EVENTS
+from ringcast.rules.table import BY_PROTOCOL, MULTICAST, STATE, verdicts
+from ringcast.spark.pairs import Pairs, terms_of
 from ringcast.spark.reading import over_items, size_of
 from ringcast.spark.report import VIOLATIONS_SHOWN_MAX, Verdict, Violation, verdict_id
 from ringcast.trace.files import facts_from_values
-from ringcast.trace.rows import Facts
+from ringcast.trace.rows import Row
 from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
@@ -35,40 +37,52 @@ if TYPE_CHECKING:
     from ringcast.spark.reading import Workers
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import MemberTrace
-    from ringcast.trace.rows import Row
+    from ringcast.trace.rows import Facts, MemberKey
 
 
 def judge_details(
     spark: Workers, traces: list[MemberTrace], capacity: dict[str, int]
-) -> Iterator[findings.Verdict]:
-    """What each rule says of each of these members; `capacity` is by member key."""
+) -> tuple[list[findings.Verdict], list[Row]]:
+    """What each rule says of each of these members, and what they sent to and delivered of each
+    other one, condensed; `capacity` is by member key."""
     items = []
     for trace in traces:
         stop = trace.holes[0].idx if trace.holes else None
         paths = [path for state in trace.states for path in state.paths]
-        facts = Facts(capacity=capacity, purge=trace.purge or "acks")
-        items.append(((paths, stop, facts), size_of(*paths)))
-    yield from over_items(spark, items, _judge_member)
+        purge = trace.purge or "acks"
+        facts = [replace(each, capacity=capacity, purge=purge) for each in terms_of(trace)]
+        item = paths, stop, trace.member, facts, trace.is_whole
+        items.append((item, size_of(*paths)))
+    said = over_items(spark, items, _judge_member)
+    rows = [each for each in said if isinstance(each, Row)]
+    return [each for each in said if isinstance(each, findings.Verdict)], rows
 
 
-def _judge_member(item: tuple[list[str], int | None, Facts]) -> Iterator[findings.Verdict]:
+def _judge_member(
+    item: tuple[list[str], int | None, MemberKey, list[Facts], bool],
+) -> Iterator[findings.Verdict | Row]:
     """One member's segments, by each rule."""
-    paths, stop, facts = item
-    found = [(rule, findings.Findings()) for rule in MULTICAST if rule.steps]
-    feeds = [findings.begin(rule.steps(facts, into)) for rule, into in found if rule.steps]
+    paths, stop, member, facts, is_whole = item
+    found = [(rule, findings.Findings()) for rule in (*MULTICAST, *STATE) if rule.steps]
+    feeds = [findings.begin(rule.steps(facts[0], into)) for rule, into in found if rule.steps]
     routes: defaultdict[str, list[Callable[[Row | None], None]]] = defaultdict(list)
     for (rule, _), feed in zip(found, feeds, strict=True):
         for event in rule.events:
             routes[event].append(feed)
-    for path in paths:
-        with Segment(path) as segment:
-            for row in segment.iter_rows(set(routes)):
-                if stop is None or row.idx < stop:
-                    for feed in routes[row.event]:
-                        feed(row)
-    for (rule, into), feed in zip(found, feeds, strict=True):
+    pairs = Pairs(member, *facts, is_whole=is_whole)
+    with ExitStack() as opened:
+        segments = (opened.enter_context(Segment(path)) for path in paths)
+        rows = chain.from_iterable(each.iter_rows({*routes, *EVENTS}) for each in segments)
+        for row in takewhile(lambda row: stop is None or row.idx < stop, rows):
+            for feed in routes.get(row.event, ()):
+                feed(row)
+            pairs.feed(row)
+    pairs.end()
+    for feed in feeds:
         findings.end(feed)
+    for rule, into in (*found, *pairs.found):
         yield _shown(into.verdict(rule.id, rule.title))
+    yield from pairs.rows
 
 
 def judge_simulations(spark: Workers, runs: Sequence[RecordedRun]) -> Iterator[list[Verdict]]:

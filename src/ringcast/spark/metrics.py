@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ringcast.errors import UsageError
+from ringcast.model import SYSTEM_EPOCH
 from ringcast.spark.columns import LONG, member_key, messages, of_event, peer_key, schema, typed
 from ringcast.spark.columns import read_rows as read_rows
 from ringcast.trace import rows as trace
@@ -229,9 +230,11 @@ def retransmissions(rows: DataFrame) -> DataFrame:
 
 def control_cost(rows: DataFrame) -> DataFrame:
     """CONTROL_COST: what a delivered message costs in frames that carry none."""
+    is_system = F.col("epoch") >= SYSTEM_EPOCH
+    kind = F.when(is_system, "system").otherwise(F.col("kind")).alias("kind")
     control = (
-        rows.where(of_event(trace.TX) & ~F.col("kind").isin(*_PAYLOAD_KINDS))
-        .groupBy("run_id", member_key().alias("member"), "kind")
+        rows.where(of_event(trace.TX) & (is_system | ~F.col("kind").isin(*_PAYLOAD_KINDS)))
+        .groupBy("run_id", member_key().alias("member"), kind)
         .agg(F.count("*").alias("frames"))
     )
     delivered = (

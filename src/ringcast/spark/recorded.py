@@ -13,9 +13,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ringcast.rules.delivery import at_most_once, in_its_view, in_order, prefix_of_the_dead
+from ringcast.rules.sync import delivered_before_purged, once_across_syncs
 from ringcast.rules.table import BY_PROTOCOL, VIEWS, verdicts
+from ringcast.rules.unicast import in_turn
 from ringcast.rules.views import uniform_in_all, view_order
 from ringcast.spark.contents import compare_content, minus, ranges
+from ringcast.spark.hashes import missing_hashes
 from ringcast.spark.judged import judge_details
 from ringcast.spark.reach import judge_reach
 from ringcast.spark.reading import WITNESS_ROWS_MAX, at_idx, at_seqnos, fetch_rows
@@ -33,7 +36,7 @@ from ringcast.spark.report import (
 )
 from ringcast.spark.summary import ROLES
 from ringcast.trace.files import facts_from_values
-from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, Facts, Row
+from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, STOP, Facts, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,7 +45,11 @@ if TYPE_CHECKING:
     from ringcast.spark.reading import Look, Workers
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import MemberTrace
-    from ringcast.trace.rows import MemberKey, OriginKey
+    from ringcast.trace.rows import MemberKey, OriginKey, ViewKey
+
+
+OF_TWO = (in_turn, delivered_before_purged, once_across_syncs)
+"""Of messages to one member, judged from what both sides condense."""
 
 
 def judge_recorded(spark: Workers, run: RecordedRun) -> list[Verdict]:
@@ -64,6 +71,7 @@ class _Judge:
     def verdicts(self) -> list[Verdict]:
         self._judge_integrity()
         self._judge_order()
+        self._judge_ends()
         self._judge_sends()
         self._judge_views()
         self._judge_content()
@@ -87,7 +95,7 @@ class _Judge:
             if cut:
                 verdict.incomplete.append(f"{cut} breaks in the order were not looked into")
             is_idle = not verdict.premises and not verdict.unknown and not verdict.undecidable
-            if is_idle and verdict.id not in NEED_FULL:
+            if is_idle and (verdict.id not in NEED_FULL or verdict.id in IF_ANY):
                 verdict.inconclusive.append("there was nothing to judge")
         return [*self._verdicts.values(), *_not_judged(self._run)]
 
@@ -101,10 +109,25 @@ class _Judge:
         for name in ("G2 N2", "N1"):
             self._verdicts[name].premises = self._run.count(DELIVER)
 
+    def _judge_ends(self) -> None:
+        """G3, of members that say that they stop: nothing follows."""
+        for member, trace in self._run.members.items():
+            stop = next((row for row in trace.rows if row.event == STOP), None)
+            if stop is None:
+                continue
+            self._verdicts["G3"].premises += 1
+            last_idx = trace.states[-1].info.last_idx
+            if last_idx > stop.idx:
+                more = f"{last_idx - stop.idx} rows more"
+                text = f"{self._name(member)} has stopped, then come {more}"
+                self._violate("G3", text, at_idx(trace, stop.idx), at_idx(trace, last_idx))
+
     def _judge_sends(self) -> None:
         """N3, of which the traces show that each send takes the next seqno."""
         self._verdicts["N3"].premises = self._run.count(SEND)
         for _, trace, track, runs in self._run.runs("sent"):
+            if trace.level == "full" and trace.is_whole:
+                continue  # its rows tell more: see `judge_details`
             due, last_idx = 1, -1
             for run in runs:
                 is_lost = run.seqno > due and run.idx in trace.after_holes
@@ -115,6 +138,9 @@ class _Judge:
                         *(at_idx(trace, last_idx), at_idx(trace, run.idx)),
                     )
                 due, last_idx = run.seqno2 + 1, run.idx
+        if any(trace.level != "full" for trace in self._run.members.values()):
+            blocked = 'that sends were blocked is recorded by record_level="full" only'
+            self._verdicts["N3"].unjudged = blocked
 
     def _judge_views(self) -> None:
         """What happens in each view, as far as no row of a member is missing. The dead are those
@@ -162,6 +188,25 @@ class _Judge:
                         *looks,
                     )
 
+        self._judge_fragments()
+
+    def _judge_fragments(self) -> None:
+        """What is a fragment for one is a fragment for all: where two have delivered the same of an
+        origin in one view, they have as many whole messages of it."""
+        most: dict[tuple[ViewKey, OriginKey, int, int], tuple[int, Row]] = {}
+        for stay, origin, span in self._run.history.delivered():
+            if span.torn is not None:
+                continue
+            same = stay.key, origin, span.first, span.last
+            count, row = most.setdefault(same, (span.size, span.row))
+            if count == span.size:
+                continue
+            delivers = f"{self._name(row.key)} delivers {count} messages"
+            text = f"{self._name(span.row.key)} {span.size}: a large one is not whole"
+            where = f"{self._names.of_origin(origin)} {span.first}..{span.last}"
+            shown = self._witnesses((row, span.row))
+            self._violate("G1", f"in {where} {delivers}, {text}", *shown)
+
     def _may_lack(self, sender: MemberKey, is_at_end: bool) -> bool:
         """May the send be in rows that are known to be missing? Then it is called incomplete."""
         trace = self._run.members.get(sender)
@@ -181,6 +226,16 @@ class _Judge:
             self._violate("content", text)
             if len(verdict.violations) <= VIOLATIONS_SHOWN_MAX:
                 verdict.violations[-1].rows += rows
+        for member, trace in self._run.members.items():
+            for track, blocks in missing_hashes(trace).items():
+                of = self._names.of_origin(
+                    (*member, track.stream) if track.is_sent else track.origin
+                )
+                some = ", ".join(map(str, blocks[:3])) + ", …" * (len(blocks) > 3)
+                lacks = (
+                    f"{self._name(member)} has not written down the hash of block {some} of {of}"
+                )
+                verdict.incomplete.append(lacks)
 
     def _judge_reach(self) -> None:
         """N5: of what a sender has purged, each member of its view has everything."""
@@ -223,7 +278,9 @@ class _Judge:
             _key(member): trace.capacity for member, trace in members.items() if trace.capacity
         }
         full = [trace for member, trace in members.items() if is_full[member]]
-        for found in judge_details(self._spark, full, capacity) if full else ():
+        verdicts, rows = judge_details(self._spark, full, capacity)
+        self._judge_pairs(rows)
+        for found in verdicts:
             verdict = self._verdicts[found.id]
             verdict.premises += found.premises
             verdict.violation_count += found.violation_count
@@ -235,19 +292,28 @@ class _Judge:
             if found.undecidable is not None:
                 verdict.inconclusive.append(found.undecidable)
 
-    def _take(self, rules: list[Rule], rows: Iterable[Row]) -> None:
+    def _judge_pairs(self, rows: list[Row]) -> None:
+        """What two members have to agree on, of messages from one to the other."""
+        members = self._run.members
+        whole = {_key(each) for each, trace in members.items() if _tells_of_pairs(trace)}
+        unrecorded = frozenset({row.peer_member for row in rows} - whole)
+        self._take([*OF_TWO, at_most_once], rows, unrecorded)
+
+    def _take(
+        self, rules: list[Rule], rows: Iterable[Row], unrecorded: frozenset[str] = frozenset()
+    ) -> None:
         """What rules say of condensed rows. Where a run shows it, the rows at its ends do."""
         purges = {trace.purge for trace in self._run.members.values()}
         facts = Facts(purge=purges.pop() if len(purges) == 1 else "")
-        for found in verdicts(rules, rows, facts):
+        for found in verdicts(rules, rows, facts, unrecorded):
             name = verdict_id(found.id)
             verdict = self._verdicts[name]
             verdict.premises += found.premises
             verdict.violation_count += found.violation_count - len(found.violations)
             for text, shown in found.violations:
                 self._violate(name, self._names.shorten(text), *self._witnesses(shown))
-            if found.undecidable is not None:
-                self._note_unknown(verdict, found.undecidable)
+            if found.undecidable not in (None, HALVES.get(name)):
+                self._note_unknown(verdict, found.undecidable or "")
 
     def _witnesses(self, rows: Iterable[Row]) -> Iterator[Look]:
         for row in rows:
@@ -299,6 +365,11 @@ def _bridged(trace: MemberTrace) -> Iterator[Row]:
             last = row.seqno if row.event == OPEN else row.seqno2
             due[row.origin] = max(due[row.origin], last + 1)
             yield row
+
+
+def _tells_of_pairs(trace: MemberTrace) -> bool:
+    """Whether what is not among its rows has not happened between it and another member."""
+    return trace.level == "full" and trace.is_whole
 
 
 def _key(member: MemberKey) -> str:

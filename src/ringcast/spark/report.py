@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.model import Stream
 from ringcast.rules.findings import Need
+from ringcast.rules.sync import NO_RUN_ORDER
 from ringcast.rules.table import BY_PROTOCOL
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ UNKNOWN_TAIL = "unknown tail"
 
 _RECORDED_TITLES = {
     "G1": "only what was sent is delivered",
+    "G3": "nothing comes from a member after its stop",
     "N3": "each send takes the next number",
     "N5": "what a sender has purged, every member of its view has delivered",
     "N4": "receivers buffer only what has a slot",
@@ -33,11 +35,18 @@ _RECORDED_TITLES = {
 """What is judged of members that record for themselves is here less than of a simulation, which
 shows more."""
 
-NEED_FULL = ("G5", "N4", "N6", "N7", "N10")
-"""Judged from frames and windows, which only members that record at level "full" write down."""
+OF_PAIRS = (
+    *("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S-L3", "S-L4", "S-L5", "S-L6"),
+    *("Y1", "Y3", "Y4", "Y5", "Y-L2", "Y-L3"),
+)
+"""About messages to one member."""
+
+NEED_FULL = ("G5", "N4", "N6", "N7", "N10", "N-L3", "N-L5", "T2", *OF_PAIRS)
+"""Judged from what only members that record at level "full" write down: frames, windows, blocked
+sends, and all about messages to one member."""
 
 RECORDED = (
-    *("G1", "G2 N2", "N1", "N3", "N5", "N8", "N11", "content"),
+    *("G1", "G2 N2", "G3", "N1", "N3", "N5", "N8", "N11", "content"),
     *("VS1", "VS2", "VS3", "VS4", "VS5", "VS6", "VS7", "VS9"),
     *NEED_FULL,
 )
@@ -55,17 +64,19 @@ TITLES = {
 } | _RECORDED_TITLES
 """Of all guarantees that traces can show, by id."""
 
-IF_ANY = ("N5", "N11", "VS4", "VS5", "VS6", "VS7", "VS9")
+IF_ANY = ("G3", "N5", "N11", "N-L3", "N-L5", "T2", "VS4", "VS5", "VS6", "VS7", "VS9", *OF_PAIRS)
 """No reason to fail where there is nothing to judge: in many runs nobody dies, no view follows on
 another while messages are sent, and no message is uniform."""
 
-ALONE = ("G2 N2", "N1", "N3", "N8", "VS9", *NEED_FULL)
+ALONE = ("G2 N2", "G3", "N1", "N3", "N8", "VS9", *NEED_FULL)
 """Judged of each member by its own rows alone: of those who recorded, whoever did not."""
 
 HALVES = {
-    "N3": "that sends were blocked is not recorded",
+    "G3": Need.DEATHS.value,
     "N5": "that they had when it was purged is not judged, as members' rows have no common order",
-    "G5": "windows of messages to one member are not recorded",
+    "N-L3": "how soon stability rounds tell a blocked sender needs a clock that all members go by",
+    "T2": "whether it was handed all in the end is not judged",
+    "Y1": NO_RUN_ORDER,
 }
 """What of a guarantee is not judged where members record for themselves. The rest is: an "ok" of
 these is of half a rule."""
@@ -75,7 +86,7 @@ UNDECIDABLE_IF_RECORDED = {
     for need in Need
     for rules in BY_PROTOCOL.values()
     for rule in rules
-    if rule.needs is need is not Need.NOTHING
+    if rule.needs is need is not Need.NOTHING and verdict_id(rule.id) not in RECORDED
 }
 """Why traces of real members cannot show it, by id. Each member records for itself: nothing orders
 the rows of two members, their clocks differ, and nobody knows when the network had healed. A

@@ -189,7 +189,8 @@ def _runs(columns: dict[str, pa.Array], events: _Events, info: SegmentInfo) -> I
     creators, details = (
         columns[name].dictionary.to_pylist() for name in ("view_creator", "detail")
     )
-    for code, idx, seqno, seqno2, counter, maker, how in zip(
+    whole = np.where(_is(columns["kind"], "fragment")[order], 0, last - first + 1)
+    for code, idx, seqno, seqno2, counter, maker, how, size in zip(
         codes[begin].tolist(),
         columns["idx"].to_numpy()[order[begin]].tolist(),
         first[begin].tolist(),
@@ -197,12 +198,20 @@ def _runs(columns: dict[str, pa.Array], events: _Events, info: SegmentInfo) -> I
         view[begin].tolist(),
         creator[begin].tolist(),
         detail[begin].tolist(),
+        np.add.reduceat(whole, begin).tolist(),
         strict=True,
     ):
         track = tracks[code]
         event = SEND if track.is_sent else DELIVER
-        run = (event, idx, *track.origin, seqno, seqno2, counter, creators[maker], details[how])
-        yield condensed_row(info, run)
+        place = (event, idx, *track.origin, seqno, seqno2, counter, creators[maker])
+        yield condensed_row(info, (*place, details[how], size))
+
+
+def _is(column: pa.DictionaryArray, value: str) -> NDArray[Any]:
+    """Which rows have this text."""
+    names = np.array(column.dictionary.to_pylist(), dtype=object)
+    found: NDArray[Any] = (names == value)[column.indices.to_numpy()]
+    return found
 
 
 def _tracks(

@@ -34,9 +34,10 @@ SPAN_BLOCKS = 64
 
 KEPT = (
     *("event", "idx", "peer", "peer_inc", "stream", "seqno", "seqno2", "view", "view_creator"),
-    *("detail", *LISTS),
+    *("detail", "size", *LISTS),
 )
-"""Columns of condensed rows. Only rows about views have lists."""
+"""Columns of condensed rows. Only rows about views have lists. Of messages `size` is how many whole
+ones there are; the rest are fragments."""
 
 HOLE = "hole"
 """In the place of rows that the trace lacks: those with idx `seqno`..`seqno2`."""
@@ -288,6 +289,11 @@ class MemberTrace:
     @property
     def lost(self) -> int:
         return self.states[-1].info.lost
+
+    @property
+    def block_messages(self) -> int:
+        """How many messages it hashes together; 0: nobody knows."""
+        return int(self.settings.get("block_messages", 0))
 
     @property
     def is_clean_stop(self) -> bool:

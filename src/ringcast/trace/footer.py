@@ -41,8 +41,8 @@ class Recording:
     """Empty: written before this was recorded, or by nobody's group."""
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What the rules that judge the rows depend on: how the group purges ("purge"), the most
-    messages that a send window may have ("capacity"), and as what else the member was configured.
-    Empty: nobody knows."""
+    messages that a send window may have ("capacity"), how many messages have one hash
+    ("block_messages"), and as what else the member was configured. Empty: nobody knows."""
 
     @property
     def file_stem(self) -> str:

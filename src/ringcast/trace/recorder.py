@@ -118,7 +118,7 @@ class Recorder:
             boot_id=_boot_id(),
             payloads=payloads,
             group=group,
-            settings=settings or {},
+            settings={**(settings or {}), "block_messages": block_messages},
         )
         self._scribe = Scribe(
             self._queue, Path(directory), recording, segment_rows, segment_seconds, mode

@@ -111,6 +111,12 @@ DROP_HIGH = "drop_high"
 DROP_LOW = "drop_low"
 REJECT = "reject"
 
+# The machine that a real member runs on.
+HELD = "held"
+"""Frames of the inputs before wait to leave: what follows is of the same instant."""
+LATE = "late"
+"""The machine kept this member from what was due, for `size` nanoseconds up to now."""
+
 # The run.
 FAULT_ON = "fault_on"
 FAULT_OFF = "fault_off"

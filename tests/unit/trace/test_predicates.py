@@ -561,7 +561,17 @@ def test_a_view_must_be_known_before_peers_are_judged() -> None:
     run.ackers("a", "a")
     run.purge("a", 1, hd=1)
     found = verdicts(run.trace())
-    assert {found[id].status for id in ("N5", "N7", "N8")} == {"undecidable"}
+    assert {found[id].status for id in ("N5", "N7")} == {"undecidable"}
+
+
+def test_nothing_is_delivered_before_a_view_is_told() -> None:
+    run = Script()
+    run.send("a", 1, 1, low=0)
+    run.deliver("a", "a", 1, 1)
+    found = verdicts(run.trace())["N8"]
+    assert [each.text for each in found.violations] == [
+        "a#1 delivers a:1..1 before it was told of any view"
+    ]
 
 
 def test_a_smaller_receiver_may_drop() -> None:

@@ -15,7 +15,10 @@ from ringcast.trace.recorder import Recorder
 from ringcast.trace.rows import (
     ACKMAP,
     BLOCK,
+    CONN,
     DELIVER,
+    HELD,
+    LATE,
     OPEN,
     PURGE,
     REJECT,
@@ -25,6 +28,8 @@ from ringcast.trace.rows import (
     START,
     STOP,
     TX,
+    UNICAST_SEND,
+    UNICAST_WIN,
     VIEW,
     WIN,
     XMIT_MISMATCH,
@@ -408,3 +413,38 @@ def test_what_is_sent_delivered_and_purged_in_one_take_counts_as_sent(
         (first, hash) for first, _, hash in blocks(rows, "delivered", "A")
     }
     assert len(blocks(rows, "sent", "A")) >= (2 if level == "full" else 1)
+
+
+def test_frames_that_wait_for_the_end_of_a_turn_are_held(tmp_path: Path) -> None:
+    t = Observed(tmp_path, "ABC", "A", level="full")
+    node, now = t.cluster.nodes["A"], t.cluster.now
+    other = t.cluster.nodes["B"].me
+    node.send([b"one"], now, to=other)
+    node.send([b"two"], now + 1000, to=other)
+    node.take_datagrams(now + 2000)
+    t.cluster.now = now + 3000
+    node.take_datagrams(now + 3000)
+    rows = t.rows("A")
+    told = [(row.event, row.mono_ns - now) for row in rows if row.epoch or row.event == HELD]
+    assert told[:6] == [
+        (CONN, 0),
+        (UNICAST_SEND, 0),
+        (UNICAST_WIN, 0),
+        (HELD, 1000),
+        (UNICAST_SEND, 1000),
+        (UNICAST_WIN, 1000),
+    ]
+    assert told[6:8] == [(HELD, 2000), (TX, 2000)]
+    assert HELD not in {event for event, _ in told[8:]}
+
+
+def test_a_member_that_is_kept_from_what_is_due_is_late(tmp_path: Path) -> None:
+    t = Observed(tmp_path, "ABC", "A", level="full")
+    node, now = t.cluster.nodes["A"], t.cluster.now
+    node.send([b"one"], now, to=t.cluster.nodes["B"].me)
+    due = node.next_timeout()
+    assert due is not None
+    node.handle_timeout(due + 5_000_000)
+    t.cluster.now = due + 5_000_000
+    late = [row for row in t.rows("A") if row.event == LATE]
+    assert [(row.mono_ns - due, row.size) for row in late] == [(5_000_000, 5_000_000)]

@@ -1,4 +1,8 @@
-"""Unicast in a simulated run: connections on both sides, their windows, ticks and syncs."""
+"""Unicast: connections on both sides, their windows, ticks and syncs.
+
+In a simulated run what is delivered is compared with what was sent. A recorded member knows no more
+than what its node shows: a tick is told from what was seen before it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from ringcast.events import Delivered, Undeliverable
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn
 from ringcast.protocols.unicast_receiving import LOOPBACK_EPOCH
 from ringcast.trace import rows as trace
-from ringcast.trace.observe.messages import compare, next_fragment_bytes, range_of
+from ringcast.trace.observe.messages import compare, range_of
 from ringcast.trace.rows import about
 from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.frames import UnicastData
@@ -20,12 +24,16 @@ if TYPE_CHECKING:
     from ringcast.events import FragmentsDelivered, GapSkipped
     from ringcast.model import Member
     from ringcast.node import Node
+    from ringcast.protocols.unicast import ReliableUnicast
     from ringcast.protocols.unicast_receiver import UnicastReceiver
     from ringcast.protocols.unicast_sender import UnicastSender
     from ringcast.trace.observe.frames import Seen
     from ringcast.trace.observe.sink import Contents, Sink
     from ringcast.window.receive import ReceiveWindow
+    from ringcast.wire.frames import SyncOk
 
+STREAMS_SPARE = 64
+"""So many streams that have ended are known of a recorded member: frames may wait to leave."""
 LOOPBACK = Conn(LOOPBACK_EPOCH, FIRST_CONN_ID)
 NO_STATE = "NONE"
 
@@ -101,7 +109,8 @@ class _Table:
 class _Stream:
     """What was sent to one peer in one epoch."""
 
-    messages: dict[int, bytes]
+    messages: dict[int, bytes] | None
+    """In a simulated run, by the seqno of their last fragment."""
     assigned: int = 0
     """The seqno of the last fragment of the last accepted message."""
     highest: int = 0
@@ -113,29 +122,43 @@ class _Stream:
 class Connections:
     """Turns what unicast does at one node into rows."""
 
-    def __init__(self, node: Node, sink: Sink, contents: Contents) -> None:
+    def __init__(
+        self,
+        node: Node,
+        sink: Sink,
+        contents: Contents | None,
+        unicast: ReliableUnicast | None = None,
+    ) -> None:
+        """`contents`: of a simulated run. `unicast`: the system's own, if it is about that."""
         self._node = node
-        self._unicast = node.unicast
+        self._unicast = unicast or node.unicast
+        self._is_system = unicast is not None
+        self._taken: dict[Member, tuple[int, int]] = {}
+        """Of the system: an epoch, and up to where it was taken. Nobody is told of each message."""
+        self._answer_lows: dict[Member, int] = {}
         self._sink = sink
         self._contents = contents
         self._streams: dict[tuple[Member, int], _Stream] = {}
         self._senders = _Table("S", sink)
         self._receivers = _Table("R", sink)
         self._entries: dict[Member, UnicastSender] = {}
-        self._loopback = _Side.of(LOOPBACK, "OPEN", node.unicast.loopback)
+        self._loopback = _Side.of(LOOPBACK, "OPEN", self._unicast.loopback)
         self._questions: dict[Member, tuple[int, int]] = {}  # nonce, epoch
         self._answers: list[tuple[str, int, int]] = []  # (sender, its incarnation, nonce)
         self._blocked: list[Member] = []
         self._ticks = 0
         self._before_tick: dict[Member, tuple[_Side, int]] = {}
         self._tails: dict[Member, tuple[UnicastSender, int]] = {}
+        self._retransmitted: dict[Member, tuple[UnicastSender, int, int]] = {}
+        """How many messages, and how many by the tail timer, when a recorded member was last looked
+        at."""
 
     # The application's side
 
     def offered(self, to: Member, payloads: Sequence[bytes]) -> None:
         """The node has accepted these."""
         stream = self._stream_to(to)
-        if stream is None:
+        if stream is None or stream.messages is None:
             return
         # What one says to oneself needs no datagrams.
         largest = max(map(len, payloads), default=0) or 1
@@ -152,10 +175,9 @@ class Connections:
         conn, window = self._sending(to)
         largest = self._node.codec.payload_bytes_max
         size = len(payload) if to == self._node.me else min(len(payload), largest)
-        if stream.assigned > window.high:
-            reason = "rest"  # of a large message, which goes first
-            total = len(stream.messages[stream.assigned])
-            size = next_fragment_bytes(total, stream.assigned - window.high, largest)
+        rest = [] if to == self._node.me else self._unicast.senders[to].fragments.rest
+        if rest:
+            reason, size = "rest", len(rest[0])  # of a large message, which goes first
         else:
             is_full = window.high - window.low >= window.capacity
             reason = "messages" if is_full else "bytes"
@@ -172,7 +194,7 @@ class Connections:
         self._sink.write(
             trace.UNICAST_DELIVER, now, **about(event.sender), **conn, **range_of(event)
         )
-        if isinstance(event, Delivered):
+        if isinstance(event, Delivered) and self._contents is not None:
             sent = self._contents.sent_to.get((event.sender, self._node.me, event.epoch), {})
             compare(self._node.me, event, sent, self._contents)
 
@@ -187,20 +209,30 @@ class Connections:
 
     # The network's side
 
+    def answered(self, ok: SyncOk, source: Member) -> None:
+        """A recorded member is about to take this."""
+        self._answers.append((str(source), source.incarnation, ok.nonce))
+        self._answer_lows[source] = ok.low
+
     def heard(self, name: str, incarnation: int, frames: Iterable[Seen]) -> None:
         """These are being handed over: which sync requests may they answer?"""
         oks = [frame.seqno for frame in frames if frame.kind == "sync_ok"]
         self._answers += [(name, incarnation, nonce) for nonce in oks]
 
-    def is_again(self, data: UnicastData, peer: Member) -> bool:
+    def is_again(self, data: UnicastData, peer: Member, now: int) -> bool:
         """Whether these have left for this peer before."""
         stream = self._stream(peer, data.conn.epoch)
         flags = data.more, data.headed
         for seqno, payload in enumerate(data.payloads, data.first):
             original = stream.first_bytes.setdefault(seqno, (payload, flags))
-            if original != (payload, flags):
+            if original == (payload, flags):
+                continue
+            if self._contents is not None:
                 text = f"{self._node.me} sends {peer}:{seqno} again with other bytes"
                 self._contents.find("S4", text)
+                continue
+            place = {"kind": "udata", "seqno": seqno, "seqno2": seqno, "epoch": data.conn.epoch}
+            self._sink.write(trace.XMIT_MISMATCH, now, **about(peer), **place)
         is_again = data.first <= stream.highest
         stream.highest = max(stream.highest, data.last)
         return is_again
@@ -232,6 +264,28 @@ class Connections:
             by_tick = again.get(peer, 0) - pending - tails.get(peer, 0)
             self._write_retransmitted(trace.TICK, peer, by_tick, now)
 
+    def look_at_timers(self, now: int) -> None:
+        """Of a recorded member: what its timers did, told by what they found."""
+        ticked, self._ticks = self._unicast.ticks != self._ticks, self._unicast.ticks
+        for peer, (entry, before, tails_before) in self._retransmitted.items():
+            side = self._senders.sides.get(peer)
+            tails = entry.tail_retransmitted - tails_before
+            if side is None or not (ticked or tails):
+                continue
+            self._before_tick[peer] = side, 0
+            if tails:
+                self._write_retransmitted(trace.TAIL, peer, tails, now)
+            if ticked:
+                by_tick = entry.stream.retransmitted - before - tails
+                self._write_retransmitted(trace.TICK, peer, by_tick, now)
+
+    def note_timers(self) -> None:
+        """What they begin with next time."""
+        self._retransmitted = {
+            peer: (entry, entry.stream.retransmitted, entry.tail_retransmitted)
+            for peer, entry in self._unicast.senders.items()
+        }
+
     def _write_retransmitted(self, event: str, peer: Member, again: int, now: int) -> None:
         side, _ = self._before_tick[peer]
         self._sink.write(event, now, **about(peer), **side.columns(), again=again)
@@ -251,6 +305,8 @@ class Connections:
         self._look_at_questions(now)
         self._look_at_last_acks(now)
         self._senders.look_for_gone(unicast.senders, now)
+        if self._contents is None and len(self._streams) > 2 * len(unicast.senders) + STREAMS_SPARE:
+            self._forget_streams()
         self._entries = dict(unicast.senders)
         for peer, sender in unicast.senders.items():
             self._look_at_sender(peer, _Side.of_entry(sender), sender.window, now)
@@ -258,14 +314,34 @@ class Connections:
         for peer, receiver in unicast.receivers.items():
             side = _Side.of_entry(receiver)
             if side != self._receivers.sides.get(peer):
-                self._receivers.change(peer, side, now)
+                before = self._taken_before(peer, side) if self._is_system else side.hd
+                self._receivers.change(peer, side._replace(hd=before), now)
+                if before < side.hd:
+                    self._write_taken(peer, side, before, now)
                 self._receivers.write_window(peer, side, now)
-        self._look_at_loopback(now)
+                self._receivers.sides[peer] = side
+        if not self._is_system:
+            self._look_at_loopback(now)
         for peer in [peer for peer in self._blocked if not unicast.is_blocked(peer)]:
             self._blocked.remove(peer)
             if peer == self._node.me or peer in unicast.senders:
                 epoch, conn = _key(self._sending(peer)[0])
                 self._sink.write(trace.UNICAST_UNBLOCK, now, **about(peer), epoch=epoch, conn=conn)
+
+    def _taken_before(self, peer: Member, side: _Side) -> int:
+        """Up to where the system had taken this stream: it takes what comes at once."""
+        epoch, taken = self._taken.get(peer, (0, 0))
+        known = self._receivers.sides.get(peer)
+        is_same = known is not None and (known.epoch, known.conn) == (side.epoch, side.conn)
+        taken = taken if epoch == side.epoch else 0
+        if not is_same and side.conn != FIRST_CONN_ID:
+            taken = max(taken, self._answer_lows.pop(peer, 0))
+        self._taken[peer] = side.epoch, side.hd
+        return min(taken, side.hd)
+
+    def _write_taken(self, peer: Member, side: _Side, before: int, now: int) -> None:
+        place = {"epoch": side.epoch, "conn": side.conn, "seqno": before + 1, "seqno2": side.hd}
+        self._sink.write(trace.UNICAST_DELIVER, now, **about(peer), **place)
 
     def input_ended(self) -> None:
         self._answers = []
@@ -316,7 +392,8 @@ class Connections:
     def _write_send(
         self, peer: Member, side: _Side, sent: int, window: SendWindow, now: int
     ) -> None:
-        self._contents.last_send = self._contents.now
+        if self._contents is not None:
+            self._contents.last_send = self._contents.now
         columns = side.columns("cap") | {"hr": sent, "seqno": sent + 1, "seqno2": window.high}
         size = sum(map(len, window.read_run(range(sent + 1, window.high + 1))))
         columns |= {"used": window.charged, "size": size}
@@ -346,10 +423,19 @@ class Connections:
             return None
         return self._stream(to, self._sending(to)[0].epoch)
 
+    def _forget_streams(self) -> None:
+        current = {(to, entry.conn.epoch) for to, entry in self._unicast.senders.items()}
+        current.add((self._node.me, LOOPBACK_EPOCH))
+        kept = {key: stream for key, stream in self._streams.items() if key in current}
+        recent = list(self._streams)[-STREAMS_SPARE // 2 :]
+        self._streams = {key: self._streams[key] for key in dict.fromkeys([*kept, *recent])}
+
     def _stream(self, to: Member, epoch: int) -> _Stream:
         stream = self._streams.get((to, epoch))
         if stream is None:
-            messages = self._contents.sent_to.setdefault((self._node.me, to, epoch), {})
+            messages = None
+            if self._contents is not None:
+                messages = self._contents.sent_to.setdefault((self._node.me, to, epoch), {})
             stream = self._streams[to, epoch] = _Stream(messages)
         return stream
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ringcast.core.view_change import Begin
-    from ringcast.model import Member
+    from ringcast.model import Conn, Member
     from ringcast.wire.frames import Data, Frame, UnicastData
 
 CHANGE_FRAMES = (
@@ -120,15 +120,25 @@ def describe(frame: Any) -> Seen:
         return DESCRIBED[kind](frame)
     if kind not in UNICAST:
         return Seen(kind.__name__.lower())
-    conn = frame.conn
-    if conn.epoch >= SYSTEM_EPOCH:
+    if is_system(frame.conn):
         return Seen("system")  # between layers; no application knows of it
-    return UNICAST[kind](frame)._replace(epoch=conn.epoch, conn=conn.id)
+    return _of_unicast(frame)
+
+
+def is_system(conn: Conn) -> bool:
+    """Whether it is one of the system's own connections."""
+    return conn.epoch >= SYSTEM_EPOCH
+
+
+def _of_unicast(frame: Any) -> Seen:
+    return UNICAST[type(frame)](frame)._replace(epoch=frame.conn.epoch, conn=frame.conn.id)
 
 
 def recorded_columns(frame: Frame) -> dict[str, Any]:
-    """What a recorded member tells of it: also of whom it complains, and why."""
-    columns = describe(frame).columns
+    """What a recorded member tells of it: also of whom it complains, and why; and what is on the
+    system's own connections, as on any other."""
+    seen = _of_unicast(frame) if type(frame) in UNICAST else describe(frame)
+    columns = seen.columns
     if isinstance(frame, changes.Complain):
         columns["members"] = (member_key(frame.member),)
         is_silent = not (frame.is_slow or frame.wants_state)

@@ -101,23 +101,10 @@ class Messages:
 
     def blocked(self, stream: Stream, payload: bytes, now: int) -> None:
         """A send was cut short before this one: why, in the window's own figures."""
-        window = self._node.multicast.windows().get(Origin(self._node.me, stream))
-        if not isinstance(window, SendWindow):
-            return
-        mine = self._sending[stream]
-        size = min(len(payload), self._node.codec.payload_bytes_max)
-        rest = self._node.multicast.senders[stream].fragments.rest
-        if is_frozen(self._node):
-            reason = "change"  # of the view
-        elif rest:
-            reason, size = "rest", len(rest[0])  # of a large message, which goes first
-        else:
-            reason = "messages" if window.room <= 0 else "bytes"
-        bounds = {"low": window.low, "hr": window.high, "cap": slots_of(window)}
-        sizes = {"size": max(size, DATAGRAM_OVERHEAD), "used": window.charged}
-        sizes |= {"limit": window.max_bytes, "stream": int(stream)}
-        self._sink.write(trace.SEND_BLOCK, now, **bounds, **sizes, detail=reason)
-        mine.was_blocked = True
+        columns = block_columns(self._node, stream, payload)
+        if columns is not None:
+            self._sink.write(trace.SEND_BLOCK, now, **columns)
+            self._sending[stream].was_blocked = True
 
     def look_for_room(self, now: int) -> None:
         for stream, mine in self._sending.items():  # also of a node that has just gone
@@ -144,14 +131,28 @@ class Messages:
             self._sink.write(trace.BLOCK, now, **naming(origin), **block.columns, kind=kind)
 
 
+def block_columns(node: Node, stream: Stream, payload: bytes) -> dict[str, Any] | None:
+    """Why this one is blocked, in its window's own figures; None: it has none."""
+    window = node.multicast.windows().get(Origin(node.me, stream))
+    if not isinstance(window, SendWindow):
+        return None
+    size = min(len(payload), node.codec.payload_bytes_max)
+    rest = node.multicast.senders[stream].fragments.rest
+    if is_frozen(node):
+        reason = "change"  # of the view
+    elif rest:
+        reason, size = "rest", len(rest[0])  # of a large message, which goes first
+    else:
+        reason = "messages" if window.room <= 0 else "bytes"
+    bounds = {"low": window.low, "hr": window.high, "cap": slots_of(window)}
+    sizes = {"size": max(size, DATAGRAM_OVERHEAD), "used": window.charged}
+    sizes |= {"limit": window.max_bytes, "stream": int(stream)}
+    return {**bounds, **sizes, "detail": reason}
+
+
 def is_frozen(node: Node) -> bool:
     """Whether it gives no seqnos because its view is about to change."""
     return isinstance(node.multicast, ViewStreams) and node.multicast.standing is not Standing.OPEN
-
-
-def next_fragment_bytes(total: int, left: int, largest: int) -> int:
-    """Of a message of `total` bytes with so many fragments left: the size of the next one."""
-    return largest if left > 1 else total % largest or largest
 
 
 def deliveries_to_group(events: Iterable[Event]) -> Iterator[Delivered | FragmentsDelivered]:

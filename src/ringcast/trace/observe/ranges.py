@@ -73,6 +73,9 @@ class Ranges:
     def look(self, now: int) -> None:
         """After each input: which windows there are, and what was sent."""
         self.look_at_windows(now)
+        self.look_at_sends(now)
+
+    def look_at_sends(self, now: int) -> None:
         for sent in self._sent.values():
             if sent.sending.window.high > sent.through:
                 self._note_sent(sent, now)

@@ -97,9 +97,7 @@ class Windows:
         self._write_window(origin, window, now, received=window.high, size=window.charged)
 
     def _write_purge(self, origin: Origin, window: SendWindow, now: int) -> None:
-        columns: dict[str, Any] = {"stream": int(origin.stream)}
-        if self._messages is not None:
-            columns["cap"] = slots_of(window)
+        columns = {"stream": int(origin.stream), "cap": slots_of(window)}
         columns |= {"seqno": window.low, "hd": window.delivered}
         self._sink.write(trace.PURGE, now, **columns, used=window.charged, limit=window.max_bytes)
 

@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import DecodeError
 from ringcast.model import Member, Origin
-from ringcast.trace.observe.frames import FIFO, describe, recorded_columns, told
+from ringcast.trace.observe.frames import (
+    FIFO,
+    describe,
+    is_system,
+    recorded_columns,
+    told,
+)
 from ringcast.trace.rows import REJECT, RX, STABILITY_REPORT, TX, XMIT_MISMATCH, about, naming
 from ringcast.wire.changes import Forwarded, InView, tag_of
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import Commit, Data, PeerRepair, StabilityReport, UnicastData
+from ringcast.wire.frames import Commit, Data, PeerRepair, StabilityReport, SyncOk, UnicastData
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ringcast.model import Address, Stream, View
+    from ringcast.model import Address, Conn, Stream, View
     from ringcast.node import Node
     from ringcast.trace.observe.connections import Connections
     from ringcast.trace.observe.frames import Seen
@@ -46,6 +52,10 @@ class Wire:
         self._codec = codec or Codec(config.group, node.me, config.multicast.datagram_bytes)
         self._contents = contents
         self._connections = connections
+        self.system: Connections | None = None
+        """Of a recorded member: the system's own; `connections` are its application's."""
+        self.has_fast_message = False
+        """Of a recorded member: something came for the system, which may have taken it at once."""
         self.peers: dict[Address, Member] = {}
         """Who was last seen where, in a view."""
         self.left: list[tuple[Member | None, bytes, list[Seen]]] = []
@@ -77,6 +87,9 @@ class Wire:
             return  # the node refuses it too, and counts it: see `look_at_refusals`
         for frame in told(frames):
             self._sink.write(RX, now, **about(source), **recorded_columns(frame))
+            if isinstance(frame, SyncOk) and (of := self._of_conn(frame.conn)):
+                of.answered(frame, source)
+            self.has_fast_message |= isinstance(frame, UnicastData) and is_system(frame.conn)
 
     def arrived(self, name: str, incarnation: int, frames: Iterable[Seen], now: int) -> None:
         """In a simulated run the packet tells how its sender saw it."""
@@ -91,13 +104,17 @@ class Wire:
             for datagram in datagrams:
                 self._transmitted_in_run(peer, datagram, now)
             return
-        address = dest.address if isinstance(dest, Member) else dest
-        peer = None if address is None else self.peers.get(address)
+        peer = dest if isinstance(dest, Member) or dest is None else self.peers.get(dest)
         whom = {} if peer is None else about(peer)
         for datagram in datagrams:
             _, frames = self._codec.unpack(datagram, overhear=True)
             for frame in told(frames):
-                again = int(isinstance(frame, Data) and self._is_again(frame, now))
+                again = 0
+                if isinstance(frame, Data):
+                    again = int(self._is_again(frame, now))
+                elif isinstance(frame, UnicastData) and peer is not None:
+                    of = self._of_conn(frame.conn)
+                    again = int(of is not None and of.is_again(frame, peer, now))
                 self._sink.write(TX, now, again=again, **whom, **recorded_columns(frame))
 
     def _transmitted_in_run(self, peer: Member | None, datagram: bytes, now: int) -> None:
@@ -118,6 +135,9 @@ class Wire:
         if self._view is None or tags != [tag_of(self._view.id)]:
             return 0
         return self._view.counter
+
+    def _of_conn(self, conn: Conn) -> Connections | None:
+        return self.system if is_system(conn) else self._connections
 
     def before_flush(self) -> None:
         """In a simulated run: all that waits is about to leave."""
@@ -148,7 +168,7 @@ class Wire:
         elif isinstance(frame, UnicastData) and seen.epoch:
             assert self._connections is not None
             assert peer is not None
-            return seen._replace(again=int(self._connections.is_again(frame, peer)))
+            return seen._replace(again=int(self._connections.is_again(frame, peer, now)))
         return seen
 
     def look_at_refusals(self, now: int) -> None:
