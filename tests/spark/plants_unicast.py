@@ -9,7 +9,7 @@ from planting import Clean, Plant
 if TYPE_CHECKING:
     from planting import Cell, Draft
 
-RUN = Clean("unicast", 17)
+RUN = Clean("unicast", 18)
 SYNC = Clean("unicast", 34)
 
 
