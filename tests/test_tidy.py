@@ -226,7 +226,7 @@ CEILINGS = {
     "protocols": 10185,  # messages with headers; a sleeper that takes a view to go on
     "rules": 4375,  # pairs of real members are judged instant by instant, as rows come
     "sim": 5907,  # what simulated applications send may have headers
-    "spark": 7878,  # 23 guarantees more are judged of real members; hashes are missed; headers
+    "spark": 7888,  # 23 guarantees more are judged of real members; hashes are missed; headers
     "trace": 5422,  # messages to one member, requests, blocked sends; what a machine makes of time
     "window": 1792,  # runs are cut where messages with headers begin
     "wire": 3250,  # headers

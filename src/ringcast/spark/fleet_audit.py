@@ -73,8 +73,9 @@ def _given_up(rows: list[Row], now_ns: int) -> Iterator[Row]:
             entries[row.peer_key] = row
     for row in entries.values():
         if not is_gone(row) and row.low < row.hr and row.peer_key != row.key:
-            lost = row._replace(event=trace.UNDELIVERABLE, detail="closed", mono_ns=now_ns)
-            yield lost._replace(seqno=row.low + 1, seqno2=row.hr)
+            yield row._replace(
+                event=trace.UNDELIVERABLE, seqno=row.low + 1, seqno2=row.hr, mono_ns=now_ns
+            )
 
 
 def _terms(facts: Facts) -> dict[str, Any]:

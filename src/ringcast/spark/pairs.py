@@ -12,7 +12,7 @@ from ringcast.rules.findings import Findings, end
 from ringcast.rules.instants import Instants, Late
 from ringcast.rules.replay import Pair, follow
 from ringcast.rules.table import UNICAST
-from ringcast.spark.summarize import RUNS_MAX
+from ringcast.spark.summary import CUT
 from ringcast.trace.rows import UNICAST_DELIVER, UNICAST_SEND, UNICAST_WIN, Facts
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ringcast.trace.rows import MemberKey, Row
 
 RULES = tuple(rule for rule in UNICAST if rule.of_pair is not None)
+RUNS_MAX = 20_000
+"""Kept of what one member sent and delivered. What comes behind so many breaks is not compared."""
 PROMPT = "prompt_ns"
 """In the settings of a simulated member: from when on its frames left and its timers fired at once.
 Of real ones it is known row by row (`held`, `late`)."""
@@ -34,13 +36,14 @@ def terms_of(trace: MemberTrace) -> list[Facts]:
 
 
 def _terms(trace: MemberTrace, told: dict[str, Any]) -> Facts:
+    """Where nothing is told no wait is judged."""
     return Facts(
         tau_ns=_ns(told, "xmit_interval_s"),
         ack_interval_ns=_ns(told, "ack_interval_s"),
         expiry_ns=_ns(told, "expiry_s"),
         close_ns=_ns(told, "close_s"),
         max_retransmit_ns=_ns(told, "max_retransmit_s"),
-        gst_ns=trace.settings.get(PROMPT, -1),
+        gst_ns=trace.settings.get(PROMPT, -1) if told else None,
     )
 
 
@@ -67,12 +70,13 @@ class Pairs:
         self._runs: dict[tuple[object, ...], int] = {}
         self._purged: dict[tuple[object, ...], Row] = {}
         self._end_ns = 0
+        self._is_cut = False
 
     def feed(self, row: Row) -> None:
         self._end_ns = max(self._end_ns, row.mono_ns)
         for peer, rows in self._instants.feed(row):
             self._judge(peer, rows)
-        if row.event in (UNICAST_SEND, UNICAST_DELIVER):
+        if row.event in (UNICAST_SEND, UNICAST_DELIVER) and not self._is_cut:
             self._condense(row)
         elif row.event == UNICAST_WIN and row.kind == "S" and row.low > 0:
             self._purged[row.peer, row.peer_inc, row.epoch] = row
@@ -103,6 +107,9 @@ class Pairs:
         at = self._runs.get(run)
         if at is not None and self.rows[at].seqno2 + 1 == row.seqno <= row.seqno2:
             self.rows[at] = self.rows[at]._replace(seqno2=row.seqno2)
-        elif len(self.rows) < RUNS_MAX or row.seqno == 1:
+        elif len(self.rows) < RUNS_MAX:
             self._runs[run] = len(self.rows)
             self.rows.append(row)
+        else:
+            self.rows.append(row._replace(event=CUT))
+            self._is_cut = True

@@ -34,7 +34,7 @@ from ringcast.spark.report import (
     Violation,
     verdict_id,
 )
-from ringcast.spark.summary import ROLES
+from ringcast.spark.summary import CUT, ROLES
 from ringcast.trace.files import facts_from_values
 from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, STOP, Facts, Row
 
@@ -296,6 +296,7 @@ class _Judge:
         """What two members have to agree on, of messages from one to the other."""
         members = self._run.members
         whole = {_key(each) for each, trace in members.items() if _tells_of_pairs(trace)}
+        whole -= {row.member for row in rows if row.event == CUT}
         unrecorded = frozenset({row.peer_member for row in rows} - whole)
         self._take([*OF_TWO, at_most_once], rows, unrecorded)
 
@@ -312,8 +313,9 @@ class _Judge:
             verdict.violation_count += found.violation_count - len(found.violations)
             for text, shown in found.violations:
                 self._violate(name, self._names.shorten(text), *self._witnesses(shown))
-            if found.undecidable not in (None, HALVES.get(name)):
-                self._note_unknown(verdict, found.undecidable or "")
+            why = found.undecidable
+            if why is not None and why != HALVES.get(name):
+                self._note_unknown(verdict, why)
 
     def _witnesses(self, rows: Iterable[Row]) -> Iterator[Look]:
         for row in rows:
