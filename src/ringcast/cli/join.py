@@ -48,6 +48,7 @@ STALL_S = 3.0
 @click.argument("group", required=False)
 @click.option("--name", help="What to call this member.")
 @click.option("--listen", metavar="HOST:PORT", help="Address to use.  [default: 127.0.0.1:0]")
+@click.option("--advertise", metavar="HOST:PORT", help="Where others reach it, if elsewhere.")
 @click.option(
     *("--member", "--members", "members"),
     multiple=True,
