@@ -1,4 +1,4 @@
-"""The command `ringcast`. It lies beside the package: what that imports takes a while, and Ctrl-C may
+"""The command `ringcast`. It lies beside the package: to import that takes a while, and Ctrl-C may
 come meanwhile."""
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def test_files_are_short(path: str) -> None:
 CEILINGS = {
     "aio": 7970,  # mistakes at the door are told, for threads too
     "benchmarks": 5145,  # calls, which lay in tools; how long a matrix goes on
-    "cli": 4030,  # explorations tell how far they are
+    "cli": 4085,  # explorations tell how far they are; cells of a terminal
     "core": 668,  # a signal: large messages that start over
     "explore": 3928,  # explorations tell how far they are
     "protocols": 10170,  # windows that fit the path

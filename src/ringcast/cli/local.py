@@ -366,7 +366,8 @@ def stats(group: str, member: str | None, json_file: Path | None, prometheus: bo
     elif not is_told(found, json_file):
         for answer in found:
             click.echo(f"{safe(answer['member']['name'])}, process {answer['pid']}")
-            click.echo("\n".join(_tree(answer["stats"], "  ")))
+            for line in _tree(answer["stats"], "  "):
+                say(line, len(line) - len(line.lstrip()) + 4)
 
 
 def _tree(content: dict[str, object], indent: str) -> Iterator[str]:
