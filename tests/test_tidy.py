@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "ringcast"
 BENCHMARKS = ROOT / "benchmarks"
 
 LEVELS = [
-    {"errors", "model"},
+    {"errors", "model", "texts"},
     {"checks"},
     {"config", "config_file", "events", "private", "settings"},
     {"wire", "window", "core"},
@@ -33,7 +33,7 @@ APART = {("rules", "protocols"), ("rules", "node")}
 
 PURE = (
     *("wire", "window", "core", "protocols", "datagrams", "node"),
-    *("model", "events", "checks", "config", "settings", "errors"),
+    *("model", "events", "checks", "config", "settings", "errors", "texts"),
 )
 FORBIDDEN = {
     "asyncio", "concurrent", "datetime", "multiprocessing", "os", "queue", "random", "selectors",
@@ -158,7 +158,7 @@ RETIRED = {
     "SystemChannel|FragmentsTaken": "ControlChannel, FragmentsDelivered",
     "[Gg]ifts?": "snapshot marker",
     "LET_GO|let_go|let(s|ting)? go": "purge (sender), release (receiver)",
-    "resent|nacked|sent_again|asked_again": "retransmitted, nack_sent",
+    r"resent|nacked|(sent|asked)[_\s]again": "retransmitted, nack_sent",
     "pinned[ _]by|h(eld|olds?) back": "limited by, blocked",
     "h(eld|olds?) ((senders?|others|them|it|itself|whom) )?up(?! to)": "blocked",
     "(was|were) left out|left out (by mistake|for good)|left out of (the|a) view": "excluded",
@@ -199,6 +199,7 @@ def test_no_retired_word_comes_back(path: Path) -> None:
 
 def test_retired_words_are_found_where_they_are_names() -> None:
     assert retired_words("self._inboxes: a sender lets go of it, by votes")
+    assert retired_words("it is sent\nagain")
     assert retired_words("in the box, a highest seqno, forgetting, devoted") == []
 
 
@@ -218,12 +219,12 @@ def test_files_are_short(path: str) -> None:
 
 
 CEILINGS = {
-    "aio": 7970,  # mistakes at the door are told, for threads too
+    "aio": 7975,  # mistakes at the door are told, for threads too
     "benchmarks": 5145,  # calls, which lay in tools; how long a matrix goes on
-    "cli": 4085,  # explorations tell how far they are; cells of a terminal
+    "cli": 4092,  # explorations tell how far they are; cells of a terminal
     "core": 668,  # a signal: large messages that start over
     "explore": 3928,  # explorations tell how far they are
-    "protocols": 10170,  # windows that fit the path
+    "protocols": 10185,  # windows that fit the path; one of a thing is said as one
     "rules": 4136,  # who reads late is told late of what it lacks
     "sim": 5902,  # views are torn where networks part; windows that fit the path
     "spark": 7515,  # what was pruned, what vanishes or is damaged, shares
