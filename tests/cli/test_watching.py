@@ -187,10 +187,11 @@ def test_top_draws_anew_when_its_terminal_is_resized(group: dict[str, Terminal])
     assert len(lines) < 10
 
 
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_colours_that_nobody_wants_are_left_out(
-    group: dict[str, Terminal], monkeypatch: pytest.MonkeyPatch
+    name: str, value: str, group: dict[str, Terminal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv(name, value)
     with Terminal("top", "orders", "--interval", "0.1", screen=True) as terminal:
         terminal.until(r"full for[^H]*\x1b\[J")
     assert not re.search(r"\x1b\[[\d;]*m", terminal.shown)
