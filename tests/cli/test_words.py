@@ -9,7 +9,8 @@ import pytest
 from terminals import Terminal, ringcast
 
 from ringcast.cli import main, words
-from ringcast.cli.words import cells, counted, cut, print_table
+from ringcast.cli.words import cells, cut, print_table
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,6 +31,7 @@ from ringcast.aio.gate import Gate, Turns, Waiter
 from ringcast.aio.payloads import as_bytes
 from ringcast.checks import check_function
 from ringcast.errors import GroupClosed, RequestFailed, RingcastError, TimedOut, UsageError
+from ringcast.texts import counted
 from ringcast.wire.messages import encode_answer, encode_ask
 
 if TYPE_CHECKING:
@@ -245,11 +246,12 @@ class Requests:
 
     def explain(self) -> list[str]:
         asked = Counter(request.to for request in self._open.values())
-        reasons = [f"{count} requests wait for {to} to answer" for to, count in asked.items()]
+        waiting = ("request waits", "requests wait")
+        reasons = [f"{counted(n, *waiting)} for {to} to answer" for to, n in asked.items()]
         if self._arrived:
+            what = counted(len(self._arrived), *waiting)
             reasons.append(
-                f"{len(self._arrived)} requests wait for this member's application: it reads them "
-                f"with group.requests()"
+                f"{what} for this member's application: it reads them with group.requests()"
             )
         return reasons
 

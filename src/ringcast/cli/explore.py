@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ringcast.cli.words import SCREEN, counted, is_told, json_file_option, note
+from ringcast.cli.words import SCREEN, is_told, json_file_option, note
 from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.ring import COMPLETE, RINGS, UNGUARDED_E, VARIANTS, explore_ring
 from ringcast.explore.scenarios import SCENARIOS
 from ringcast.explore.view_steps import Script
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -17,8 +17,9 @@ from ringcast.aio.probe import ANSWER_BYTES_MAX, connect, credentials, probes
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.sources import group_directory, runtime_directory
 from ringcast.checks import check_name
-from ringcast.cli.words import counted, is_told, json_file_option, print_table, safe, say
+from ringcast.cli.words import is_told, json_file_option, print_table, safe, say
 from ringcast.errors import UsageError
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     import socket

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.cli.simulate import TEXT_AT, partitions_option, protocol_option, purge_option
-from ringcast.cli.words import counted, note, say
+from ringcast.cli.words import note, say
 from ringcast.sim.grid import grid_points, parse_setting, place
 from ringcast.sim.options import INDENT, from_json
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
 from ringcast.sim.timeline import time_line
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from ringcast.sim.runner import Result

@@ -13,7 +13,6 @@ import click
 
 from ringcast.cli.words import (
     SparkMaster,
-    counted,
     is_told,
     json_file_option,
     note,
@@ -27,6 +26,7 @@ from ringcast.sim.network import frame_kinds
 from ringcast.sim.options import DETECTING, FAULTS, PROTOCOLS, PURGES
 from ringcast.sim.runner import Tally, run_seeds
 from ringcast.sim.timeline import time_line
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

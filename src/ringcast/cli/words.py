@@ -157,11 +157,6 @@ def wrapped(text: str, room: int, indent: str = "") -> list[str]:
     return [line.replace(FILLER, "") for line in lines]
 
 
-def counted(count: int, what: str) -> str:
-    """1 member, 2 members."""
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
 def _width(lines: Sequence[str]) -> int:
     return max(map(cells, lines), default=0)
 
