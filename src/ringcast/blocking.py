@@ -196,7 +196,7 @@ class Group:
         so is Undeliverable."""
 
         def attempt() -> bool:
-            if to is None and guarantee in self._queues and not self._queues[guarantee].is_empty:
+            if to is None and guarantee in [*self._queues] and not self._queues[guarantee].is_empty:
                 return False  # others come before it
             return self._group.try_send(payload, to=to, guarantee=guarantee)
 

@@ -154,8 +154,6 @@ def test_a_blocking_join_that_is_not_entered_says_how() -> None:
         joining("x", **ALONE).send(b"x")
     with pytest.raises(UsageError, match=f"a join is not for `for`: {how}"):
         list(joining("x", **ALONE))
-    with pytest.warns(RuntimeWarning, match=f"a join was never entered: {how}"):
-        joining("x", **ALONE)
     twice = joining("x", **ALONE)
     with twice:
         pass
@@ -209,10 +207,13 @@ def test_what_cannot_be_sent_is_refused(
 
 def test_what_threads_cannot_send_is_refused() -> None:
     nothing: Any = None
+    wrong: Any = ["uniform"]
     with ringcast.blocking.join("x", **ALONE) as a:
         for misuse in (a.wait_for_view, a.serve, a.send_many):
             with pytest.raises(UsageError, match=r"must be a function|takes an iterable"):
                 misuse(nothing)
+        with pytest.raises(UsageError, match="guarantee is 'fifo' or 'uniform'"):
+            a.try_send(b"x", guarantee=wrong)
         with pytest.raises(UsageError, match="timeout = None"):
             a.request_all(b"x", timeout=nothing)
 

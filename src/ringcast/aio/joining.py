@@ -57,6 +57,7 @@ class Once(Generic[M]):
     """What may be entered once, and has nothing else. Any other use says so."""
 
     how = HOW
+    _is_entered = True  # an interrupt may come before it is made
 
     def __init__(self, entering: M) -> None:
         self._entering = entering
@@ -71,10 +72,6 @@ class Once(Generic[M]):
     def __getattr__(self, name: str) -> NoReturn:
         self._is_entered = True  # the error is enough
         raise AttributeError(f"no {name!r} before the group was joined: {self.how}")
-
-    def __del__(self) -> None:
-        if not self._is_entered:
-            warnings.warn(f"a join was never entered: {self.how}", RuntimeWarning, stacklevel=2)
 
     def _misused(self, word: str, more: str = "") -> UsageError:
         self._is_entered = True
@@ -92,6 +89,10 @@ class Join(
 
     async def __aexit__(self, *error: Any) -> bool | None:
         return await self._entering.__aexit__(*error)
+
+    def __del__(self) -> None:
+        if not self._is_entered:
+            warnings.warn(f"a join was never entered: {self.how}", RuntimeWarning, stacklevel=2)
 
     def __await__(self) -> Generator[None, None, NoReturn]:
         raise self._misused("await")
