@@ -142,7 +142,7 @@ BENCHMARKS = {
           ringcast bench multicast --mtu 1500 --size 1000 --size 10000
           ringcast bench multicast --receive-buffer 212992 --size 1000 --size 10000
           ringcast bench multicast --insecure --size 100 --size 1000 --size 10000
-          ringcast bench multicast --matrix --transport tcp --size 100 --size 100-mixed""",
+          ringcast bench multicast --matrix --transport tcp --size 100-mixed""",
         several("--members", "Processes in the group.  [default: 3]", int),
         several("--senders", "Who sends.  [default: all]", click.Choice(["1", "all"])),
         several(

@@ -99,6 +99,12 @@ def test_the_reference_of_commands_has_all_of_them() -> None:
     assert headings == [" ".join(path) for path in commands(main)]
 
 
+def test_a_probe_may_take_longer_than_a_python_takes_to_start() -> None:
+    probes = re.findall(r"readinessProbe: .*", pages()["howto/deploy.md"])
+    assert probes
+    assert all("timeoutSeconds: 5" in probe for probe in probes)
+
+
 def test_the_origin_of_the_designs_is_named_and_shipped() -> None:
     for name in ("README.md", "NOTICE"):
         text = (ROOT / name).read_text()

@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "ringcast"
 BENCHMARKS = ROOT / "benchmarks"
 
 LEVELS = [
-    {"errors", "model"},
+    {"errors", "model", "texts"},
     {"checks"},
     {"config", "config_file", "events", "private", "settings"},
     {"wire", "window", "core"},
@@ -33,7 +33,7 @@ APART = {("rules", "protocols"), ("rules", "node")}
 
 PURE = (
     *("wire", "window", "core", "protocols", "datagrams", "node"),
-    *("model", "events", "checks", "config", "settings", "errors"),
+    *("model", "events", "checks", "config", "settings", "errors", "texts"),
 )
 FORBIDDEN = {
     "asyncio", "concurrent", "datetime", "multiprocessing", "os", "queue", "random", "selectors",
@@ -158,7 +158,7 @@ RETIRED = {
     "SystemChannel|FragmentsTaken": "ControlChannel, FragmentsDelivered",
     "[Gg]ifts?": "snapshot marker",
     "LET_GO|let_go|let(s|ting)? go": "purge (sender), release (receiver)",
-    "resent|nacked|sent_again|asked_again": "retransmitted, nack_sent",
+    r"resent|nacked|(sent|asked)[_\s]again": "retransmitted, nack_sent",
     "pinned[ _]by|h(eld|olds?) back": "limited by, blocked",
     "h(eld|olds?) ((senders?|others|them|it|itself|whom) )?up(?! to)": "blocked",
     "(was|were) left out|left out (by mistake|for good)|left out of (the|a) view": "excluded",
@@ -199,11 +199,12 @@ def test_no_retired_word_comes_back(path: Path) -> None:
 
 def test_retired_words_are_found_where_they_are_names() -> None:
     assert retired_words("self._inboxes: a sender lets go of it, by votes")
+    assert retired_words("it is sent\nagain")
     assert retired_words("in the box, a highest seqno, forgetting, devoted") == []
 
 
 LONG = {
-    "aio/group.py": (774, "one table of options"),  # headers and channel, in each way to send
+    "aio/group.py": (775, "one table of options"),  # headers and channel, in each way to send
     "blocking.py": (536, "one table of options"),  # the same
     "aio/tcp.py": (544, "transports apart"),
 }
@@ -218,12 +219,12 @@ def test_files_are_short(path: str) -> None:
 
 
 CEILINGS = {
-    "aio": 8249,  # headers; single messages that find no room are kept, those to one gathered
+    "aio": 8345,  # headers; single messages that find no room are kept, those to one gathered
     "benchmarks": 5200,  # calls of messages to one member and of bursts; shares of a network's rate
-    "cli": 4023,  # explorations tell how far they are
+    "cli": 4086,  # explorations tell how far they are; cells of a terminal
     "core": 674,  # who observes a member looks at its deadlines
     "explore": 3928,  # explorations tell how far they are
-    "protocols": 10185,  # messages with headers; a sleeper that takes a view to go on
+    "protocols": 10192,  # messages with headers; a sleeper that takes a view to go on
     "rules": 4375,  # pairs of real members are judged instant by instant, as rows come
     "sim": 5907,  # what simulated applications send may have headers
     "spark": 7888,  # 23 guarantees more are judged of real members; hashes are missed; headers

@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -26,7 +26,8 @@ from ringcast.aio.read_queue import ReadQueue
 from ringcast.aio.requests import Request, refusing
 from ringcast.aio.send_queue import LOOK_S, SendQueues
 from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
-from ringcast.aio.threads import Receipt, check_timeout, giving, taking
+from ringcast.aio.threads import Receipt, check_timeout, entered, giving, taking
+from ringcast.checks import check_function
 from ringcast.errors import GroupClosed, TimedOut
 from ringcast.events import Closed, Delivered
 from ringcast.protocols.views.layer import GOODBYE_SHARE
@@ -228,11 +229,9 @@ class Group:
         """What others ask this member: `for request in group.requests()`, then
         `request.reply(b"...")` or `request.refuse("why")`, now or later, in any thread."""
         while True:
-            try:
+            with suppress(IndexError):
                 yield self._asked.popleft()
                 continue
-            except IndexError:
-                pass
             try:
                 if not self._engine.call(self._fetch_request):
                     return
@@ -242,6 +241,7 @@ class Group:
     def serve(self, handler: Callable[[Request], bytes]) -> None:
         """Reply to each request with what `handler` returns, in this thread; if it raises, with
         RequestFailed and the error. Ends when this member is out of its group."""
+        check_function("handler", handler)
         for request in self.requests():
             with refusing(request):
                 request.reply(handler(request))
@@ -444,7 +444,7 @@ class Group:
             queue.tell_losses()
 
 
-@contextmanager
+@entered
 def join(
     group: str = "",
     *,

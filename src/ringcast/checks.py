@@ -49,6 +49,12 @@ def check_flag(field_name: str, value: object) -> None:
         raise ConfigError(field_name, value, "True or False")
 
 
+def check_function(field_name: str, value: object) -> None:
+    """Raise ConfigError unless the value can be called."""
+    if not callable(value):
+        raise ConfigError(field_name, value, "a function")
+
+
 def check_address(
     field_name: str, value: object, parse: Callable[[str], Address] = Address.parse
 ) -> None:

@@ -358,6 +358,9 @@ class GroupConfig:
     listen: str = "127.0.0.1:0"
     """The address to use; port 0 is any that is free."""
 
+    advertise: str | None = None
+    """Where others reach this member, if a forwarder stands between. None: at `listen`."""
+
     members: Sequence[str] = ()
     """Addresses where others may be found. None: members of one user on one machine find each
     other by the name of the group."""
@@ -406,6 +409,8 @@ class GroupConfig:
         check_name("group", self.group)
         check_name("name", self.name, empty_allowed=True)
         check_address("listen", self.listen)
+        if self.advertise is not None:
+            check_address("advertise", self.advertise)
         if not isinstance(self.members, list | tuple):
             raise ConfigError("members", self.members, "a list of addresses: ['127.0.0.1:7800']")
         for address in self.members:

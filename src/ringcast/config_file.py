@@ -19,8 +19,9 @@ section before the key: `multicast.capacity = 8192`.
     [membership]
 
 In the environment the same line is RINGCAST_MULTICAST_CAPACITY=8192, and a key of [group] has no
-section: RINGCAST_LISTEN. Of lists, parts are separated by commas. Other names that begin so are not
-ours to judge: a platform may have made them. One that is nearly right is logged.
+section: RINGCAST_LISTEN; so has RINGCAST_PRESET. Text stays text, of lists parts are separated by
+commas, and what is empty is not given. Other names that begin so are not ours to judge: a platform
+may have made them. One that is nearly right, or an argument of `join`, is logged.
 """
 
 from __future__ import annotations
@@ -52,6 +53,14 @@ FILE_BYTES_MAX = 1 << 20
 PREFIX = "RINGCAST_"
 KEYS = {"RINGCAST_KEY", "RINGCAST_KEY_FILE"}
 """These are for groups that are given no key otherwise, so they do not go before a file."""
+
+PRESET = "RINGCAST_PRESET"
+ARGUMENTS = (
+    *("discovery", "give_state", "take_state", "join_timeout_s", "lose", "receive", "receive_own"),
+    *("record_interval_s", "record_level", "record_payloads", "run_id", "signals", "when_few"),
+)
+"""Of `join`: what belongs to a program, and not to where it runs."""
+FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 log = logging.getLogger("ringcast")
 
@@ -105,8 +114,12 @@ def load_config(
     """
     where = "" if path is None else f"{path}: "
     table = {} if path is None else _parse(_read(Path(path)), where)
-    named = table.pop("preset", "lan")
-    chosen = _check_preset(preset, "") if preset is not None else _check_preset(named, where)
+    named, place = table.pop("preset", "lan"), where
+    if preset is not None:
+        named, place = preset, ""
+    elif said := os.environ.get(PRESET):
+        named, place = said, f"{PRESET}: "
+    chosen = _check_preset(named, place)
     layers = [(PRESETS[chosen], ""), (_sections(table, where), where)]
     layers += [(section, f"{name}: ") for name, section in _environment().items()]
     layers += [(_sections(_parse_option(line), ""), "") for line in options]
@@ -147,7 +160,8 @@ class _Values:
         except ConfigError as error:
             _, where = self._values.get(section, {}).get(error.field, (None, ""))
             field = f"{where}[{section}] {error.field}"
-            raise ConfigError(field, error.value, error.allowed) from None
+            allowed = error.allowed.replace("True or False", "true or false")  # nobody writes code
+            raise ConfigError(field, error.value, allowed) from None
 
 
 def _read(path: Path) -> str:
@@ -191,14 +205,20 @@ def _environment() -> dict[str, Sections]:
         for section, kind in SECTIONS.items()
         for key in settings(kind)
     }
+    by_key = {key: name for name, (_, key) in reversed(known.items())}
     found: dict[str, Sections] = {}
     for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
-        if name in KEYS:
+        if name in KEYS or name == PRESET:
             continue
+        plain = name.removeprefix(PREFIX).lower()
         if name in known:
             section, key = known[name]
-            found[name] = {section: {key: _value_for(key, os.environ[name])}}
-        elif near := _nearest(name, known, 0.9):
+            value = _value_for(SECTIONS[section], key, os.environ[name].strip())
+            if value not in ("", []):
+                found[name] = {section: {key: value}}
+        elif plain in ARGUMENTS:
+            log.warning("%s is no setting: only join(%s=…) says it", name, plain)
+        elif near := by_key.get(plain) or _nearest(name, [*known, PRESET], 0.9):
             log.warning("%s is no setting: did you mean %s?", name, near)
     return found
 
@@ -244,11 +264,15 @@ def _check_key(key: str, section: str, where: str) -> None:
     raise _unknown(f"{where}no such key in [{section}]", key, known)
 
 
-def _value_for(key: str, text: str) -> Any:
+def _value_for(kind: type[Any], key: str, text: str) -> Any:
     """What one variable says."""
-    if key in ("group", "name"):
-        return text
-    return [part.strip() for part in text.split(",")] if key == "members" else _value_of(text)
+    declared = next(str(field.type) for field in fields(kind) if field.name == key)
+    if declared == "bool":
+        return FLAGS.get(text.lower(), text)
+    if "Sequence" in declared:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    is_text = "str" in declared or declared == "TransportName"
+    return text if is_text else _value_of(text)
 
 
 def _value_of(text: str) -> Any:

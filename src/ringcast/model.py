@@ -21,8 +21,8 @@ SEQNO_MAX = 2**63 - 1
 INCARNATION_MAX = 2**64 - 1
 CONN_ID_MAX = 2**32 - 1
 
-NAMED_MAX = 5
-"""Members that the representation of a view names before it only counts the rest."""
+REPR_LETTERS_MAX = 64
+"""How long the representation of a view may get before it only counts the rest: one line."""
 
 SYSTEM_EPOCH = 2**62
 """Unicast epochs from here on are the system's own: their messages are not the application's."""
@@ -86,7 +86,8 @@ class ViewId(NamedTuple):
 class View:
     """Who is in the group, in an order that is the same everywhere. The first coordinates.
 
-    `member in view` takes a Member or a name, `view[name]` gives the member of that name.
+    `member in view` takes a Member or a name, which several may have, and `view[…]` gives the
+    member: of a name, the only one that has it. Who has no name is not found by one.
     """
 
     id: ViewId
@@ -111,9 +112,9 @@ class View:
         return self.members[0]
 
     def __contains__(self, member: object) -> bool:
-        return member in self._everybody or (
-            isinstance(member, str) and any(each.name == member for each in self.members)
-        )
+        if isinstance(member, Member):
+            return member in self._everybody
+        return member != "" and any(each.name == member for each in self.members)
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members)
@@ -121,9 +122,11 @@ class View:
     def __len__(self) -> int:
         return len(self.members)
 
-    def __getitem__(self, name: str) -> Member:
+    def __getitem__(self, name: str | Member) -> Member:
         """The member with this name; NoSuchMember if there is none or more than one."""
-        found = [member for member in self.members if member.name == name]
+        if isinstance(name, Member) and name in self:
+            return name
+        found = [member for member in self.members if member.name == name != ""]
         if not found:
             raise NoSuchMember(f"no member named {name!r} in {self!r}")
         if len(found) > 1:
@@ -137,9 +140,12 @@ class View:
         return f"View {self.counter}: {', '.join(map(str, self.members))}"
 
     def __repr__(self) -> str:
-        more = len(self) - NAMED_MAX
-        names = ", ".join(map(str, self.members[:NAMED_MAX]))
-        return f"<View {self.counter}: {names}{f' and {more} more' if more > 0 else ''}>"
+        shown = f"<View {self.counter}: {self.members[0]}"
+        for at, member in enumerate(self.members[1:], 1):
+            if len(shown) + len(str(member)) > REPR_LETTERS_MAX:
+                return f"{shown} and {len(self) - at} more>"
+            shown += f", {member}"
+        return f"{shown}>"
 
 
 class Stream(IntEnum):

@@ -11,6 +11,7 @@ import pytest
 from loopback_groups import read, run, with_members
 
 import ringcast
+import ringcast.blocking
 from ringcast import ConfigError, RingcastError, UsageError
 from ringcast.aio import sources
 from ringcast.aio.sources import ListSource
@@ -54,7 +55,7 @@ async def read_before_joining() -> None:
     ("mistake", "error", "message"),
     [
         (awaited, UsageError, f"a join is not for `await`: {BLOCK}"),
-        (entered_twice, UsageError, "entered before: call ringcast.join again for each block"),
+        (entered_twice, UsageError, "entered before: call join again for each block"),
         (
             entered_without_async,
             UsageError,
@@ -94,6 +95,21 @@ def test_a_join_that_was_forgotten_warns() -> None:
             "config= is a GroupConfig, as load_config.* reads one, not str",
         ),
         ({"group": ringcast.GroupConfig(group="x")}, "goes by its name: join.config=…"),
+        ({"members": 5}, "members = 5: must be a list of addresses"),
+        ({"name": 5}, "name = 5: must be 1 to 64 bytes"),
+        ({"advertise": 5}, "advertise = 5: must be host:port, such as"),
+        ({"discovery": "/tmp"}, "discovery = '/tmp': must be a source with register, candidates"),
+        ({"join_timeout_s": "5"}, "join_timeout_s = '5': must be from 0 to 86400 seconds"),
+        ({"join_timeout_s": -1}, "join_timeout_s = -1: must be from 0 to 86400 seconds"),
+        ({"join_timeout_s": None}, "join_timeout_s = None: must be from 0 to 86400 seconds"),
+        ({"receive": "no"}, "receive = 'no': must be True or False"),
+        ({"receive_own": "no"}, "receive_own = 'no': must be True or False"),
+        ({"signals": "no"}, "signals = 'no': must be True or False"),
+        ({"record_payloads": "no", "record": "."}, "record_payloads = 'no': must be True or"),
+        ({"lose": 0.1}, "lose = 0.1: must be a function"),
+        ({"give_state": 5, "take_state": print}, "give_state = 5: must be a function"),
+        ({"give_state": print, "take_state": 6}, "take_state = 6: must be a function"),
+        ({"run_id": 5, "record": "."}, "run_id = 5: must be 1 to 64 bytes of printable text"),
         ({"multicast": 3}, "multicast = 3: must be a MulticastConfig"),
         ({"membership": {}}, "membership = {}: must be a MembershipConfig"),
         ({"members": "127.0.0.1:1"}, "must be a list of addresses: .'127.0.0.1:7800'"),
@@ -107,12 +123,50 @@ def test_a_join_that_was_forgotten_warns() -> None:
     ],
 )
 def test_what_cannot_be_joined_is_refused(options: dict[str, Any], message: str) -> None:
+    place = {} if "members" in options else ALONE
+
     async def enter() -> None:
-        place = {} if "members" in options else ALONE
         async with ringcast.join(**{"group": "x", **place, **options}):
             pytest.fail("it was joined")
 
     with pytest.raises(UsageError, match=message):
+        run(enter())
+    with (
+        pytest.raises(UsageError, match=message),
+        ringcast.blocking.join(**{"group": "x", **place, **options}),
+    ):
+        pytest.fail("it was joined")
+
+
+def test_no_members_are_none() -> None:
+    async def enter() -> None:
+        members: Any = None
+        async with ringcast.join("x", members=members, **ALONE) as group:
+            assert len(group.view) == 1
+
+    run(enter())
+
+
+def test_a_blocking_join_that_is_not_entered_says_how() -> None:
+    how = "write `with ringcast.blocking.join"
+    joining: Any = ringcast.blocking.join
+    with pytest.raises(AttributeError, match=f"no 'send' before the group was joined: {how}"):
+        joining("x", **ALONE).send(b"x")
+    with pytest.raises(UsageError, match=f"a join is not for `for`: {how}"):
+        list(joining("x", **ALONE))
+    twice = joining("x", **ALONE)
+    with twice:
+        pass
+    with pytest.raises(UsageError, match="entered before: call join again for each block"), twice:
+        pytest.fail("it was entered")
+
+    async def enter() -> None:
+        async with joining("x", **ALONE):
+            pytest.fail("it was joined")
+
+    with pytest.raises(
+        UsageError, match=r"not for `async with`: .*; in tasks, `async with ringcast"
+    ):
         run(enter())
 
 
@@ -123,6 +177,18 @@ def test_what_cannot_be_joined_is_refused(options: dict[str, Any], message: str)
         (lambda group: group.send(7), "messages are bytes or other buffers, not int"),
         (lambda group: group.send_many(b"text"), "not bytes: write send.payload. for one"),
         (lambda group: group.send_many([b"1", None]), "other buffers, not NoneType"),
+        (lambda group: group.send_many(5), "takes an iterable of messages, not int"),
+        (lambda group: group.send_many(None), "takes an iterable of messages, not NoneType"),
+        (
+            lambda group: group.send_many(group.events()),
+            r"not async_generator: write \[payload async for payload in …\]",
+        ),
+        (lambda group: group.send(b"x", guarantee=["uniform"]), "guarantee is 'fifo' or 'uniform'"),
+        (lambda group: group.wait_for_view(None), "condition = None: must be a function"),
+        (lambda group: group.serve(None), "handler = None: must be a function"),
+        (lambda group: group.request_all("text"), "not str: encode it first"),
+        (lambda group: group.request_all(bytes(2 << 20)), "send more as a message"),
+        (lambda group: group.request_all(b"x", timeout=None), "timeout = None: must be from 0"),
         (lambda group: group.send(b"x", to="web-2"), "pass group.view.'its name'"),
         (lambda group: group.send(b"x", guarantee="total"), "guarantee is 'fifo' or 'uniform'"),
         (lambda group: group.request(group.me, "text"), "not str: encode it first"),
@@ -137,6 +203,19 @@ def test_what_cannot_be_sent_is_refused(
             await misuse(a)
         await a.send(b"still works")
         assert await read(a, 1) == [("A", b"still works")]
+
+
+def test_what_threads_cannot_send_is_refused() -> None:
+    nothing: Any = None
+    wrong: Any = ["uniform"]
+    with ringcast.blocking.join("x", **ALONE) as a:
+        for misuse in (a.wait_for_view, a.serve, a.send_many):
+            with pytest.raises(UsageError, match=r"must be a function|takes an iterable"):
+                misuse(nothing)
+        with pytest.raises(UsageError, match="guarantee is 'fifo' or 'uniform'"):
+            a.try_send(b"x", guarantee=wrong)
+        with pytest.raises(UsageError, match="timeout = None"):
+            a.request_all(b"x", timeout=nothing)
 
 
 def test_messages_are_any_buffers_and_many_any_iterable() -> None:

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from blocking_groups import members
+from blocking_groups import members, threads
 from loopback_groups import exclude, with_members
 
 from ringcast import RequestFailed, TimedOut
@@ -39,6 +39,51 @@ def test_a_handler_that_raises_answers_with_its_error_at_once(
 
     with_members(2)(test)
     assert caplog.text.count("the handler of requests raised, asked by A") == 2
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+async def fail(request: Request) -> bytes:
+    match request.payload:
+        case b"cancel":
+            raise asyncio.CancelledError
+        case b"text":
+            raise Unspeakable
+    await asyncio.sleep(60)
+    return b"late"
+
+
+def test_whatever_a_handler_raises_it_answers_at_once_and_others_are_served() -> None:
+    async def test(a: Group, b: Group) -> None:
+        serving = asyncio.create_task(b.serve(fail))
+        for asked, reason in ((b"cancel", "cancelled"), (b"text", "Unspeakable")):
+            with pytest.raises(RequestFailed, match=f"^B refuses: {reason}$"):
+                await a.request(b.me, asked, timeout=60.0)
+        assert not serving.done()
+        waiting = asyncio.create_task(a.request(b.me, b"slow", timeout=60.0))
+        while not b.stats()["requests"]["unanswered"]:  # type: ignore[index]
+            await asyncio.sleep(0.01)
+        serving.cancel()
+        with pytest.raises(RequestFailed, match=r"^B refuses: cancelled$"):
+            await waiting
+        assert await asyncio.gather(serving, return_exceptions=True) != [None]
+
+    with_members(2)(test)
+
+
+def test_a_handler_that_ends_a_thread_refuses_first() -> None:
+    def end(request: Request) -> bytes:
+        raise SystemExit(7)
+
+    with threads(1) as pool, members(2) as (a, b):
+        asking = pool.submit(a.request, b.me, b"x", timeout=60.0)
+        with pytest.raises(SystemExit):
+            b.serve(end)
+        with pytest.raises(RequestFailed, match=r"^B refuses: SystemExit$"):
+            asking.result()
 
 
 def test_a_handler_may_take_its_time_and_must_return_bytes() -> None:

@@ -201,7 +201,7 @@ def test_the_time_is_up() -> None:
             await a.request(b.me, b"slow", timeout=0.05)
         assert counted(a)["open"] == 0
         await until(lambda: counted(b)["unread"] == 1)
-        assert b.explain()[-1].startswith("1 requests wait for this member's application")
+        assert b.explain()[-1].startswith("1 request waits for this member's application")
         async with answering(b):  # the answer to the first comes to nobody
             assert await a.request(b.me, b"quick") == b"quickquick"
 

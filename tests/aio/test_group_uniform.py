@@ -272,7 +272,7 @@ def test_the_view_without_the_dead_waits_for_no_reader_and_explain_says_who_is_b
         vanish(c)
         for group in (a, b):
             await group.wait_for_view(lambda view: len(view) == 2)
-        behind = "1 views wait for this member's application to read what came before them"
+        behind = "1 view waits for this member's application to read what came before them"
         assert behind in a.explain()
         assert await read(b, 1) == await read(a, 1) == [("C", b"x")]
         await until(lambda: waits(a) == waits(b) == [])

@@ -313,7 +313,7 @@ def test_members_tell_about_themselves(meeting: Callable[[], Path]) -> None:
         assert [member["name"] for member in view["members"]] == ["A", "B"]
         assert view["member"] == view["members"][0]
         why = (await told({"ask": "explain"}))["answer"]["reasons"]
-        assert any("not yet taken by A, which has delivered 0 of 1" in reason for reason in why)
+        assert any("not yet delivered by A, which has delivered 0 of 1" in reason for reason in why)
         stats = (await told({"ask": "stats"}))["answer"]["stats"]
         assert stats["probe"]["clients"] == 1
         top = (await told({"ask": "top"}))["answer"]

@@ -16,17 +16,21 @@ from ringcast.cli import main
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("words", [["bench", "--help"], ["bench", "codec"], ["bench"]])
+@pytest.mark.parametrize("words", [["bench", "codec"], ["bench", "codec", "--help"]])
 def test_without_the_repository_it_says_where_benchmarks_are(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringcast.cli.bench.ROOT", tmp_path)
+    monkeypatch.setattr("ringcast.cli.BENCHMARKS", tmp_path / "table.py")
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2
     assert result.output.splitlines() == [
         "ringcast: benchmarks come with the repository: run this in a checkout of it"
     ]
-    assert CliRunner().invoke(main, ["--help"]).exit_code == 0
+    listed = CliRunner().invoke(main, ["--help"])
+    assert (listed.exit_code, "bench " in listed.output) == (0, False)
+    said = CliRunner().invoke(main, ["bench", "--help"])
+    assert said.exit_code == 0
+    assert "comes with the repository" in said.output
 
 
 def test_a_checkout_needs_nothing_but_its_source(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from terminals import Terminal, member, mistake, ringcast, told, until
 
 from ringcast.aio.probe import CLIENTS_MAX, connect, probes
 from ringcast.aio.sources import group_directory
+from ringcast.cli.words import cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,10 +187,11 @@ def test_top_draws_anew_when_its_terminal_is_resized(group: dict[str, Terminal])
     assert len(lines) < 10
 
 
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_colours_that_nobody_wants_are_left_out(
-    group: dict[str, Terminal], monkeypatch: pytest.MonkeyPatch
+    name: str, value: str, group: dict[str, Terminal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv(name, value)
     with Terminal("top", "orders", "--interval", "0.1", screen=True) as terminal:
         terminal.until(r"full for[^H]*\x1b\[J")
     assert not re.search(r"\x1b\[[\d;]*m", terminal.shown)
@@ -309,3 +311,21 @@ def test_it_goes_on_when_it_may(group: dict[str, Terminal]) -> None:
     status, shown, errors = group["web-3"].end(signal.SIGTERM)
     assert (status, errors) == (0, "")
     assert shown.splitlines()[-1].startswith("-- View")
+
+
+# Names
+
+
+def test_long_names_and_wide_letters_fit_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+    long, wide = "orders-worker-" + "6" * 48, "注文処理係" * 4
+    with member(long, tmp_path), member(wide, tmp_path) as last:
+        last.until("View 2")
+        for words in (["members"], ["top", "orders", "--once"], ["stats", "orders"]):
+            with Terminal(*words, screen=True, columns=80) as terminal:
+                _, shown, _ = terminal.end()
+            lines = shown.replace("\r\n", "\n").splitlines()
+            assert any(wide in line for line in lines)
+            assert [line for line in lines if cells(line) > 80] == []

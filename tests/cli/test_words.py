@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 import pytest
 from terminals import Terminal, ringcast
 
-from ringcast.cli import words
-from ringcast.cli.words import counted, print_table
+from ringcast.cli import main, words
+from ringcast.cli.words import cells, cut, print_table
+from ringcast.texts import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PROSE = [
     ["", "verdict", "guarantee"],
@@ -86,6 +92,60 @@ def test_no_terminal_is_too_narrow(
 def test_in_a_pipe_each_row_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(PROSE)
     assert len(capsys.readouterr().out.splitlines()) == len(PROSE)
+
+
+def test_letters_may_be_two_cells_wide(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [cells(text) for text in ("abc", "注文", "e\u0301", "\x1b[31mab\x1b[0m")] == [3, 4, 1, 2]
+    assert [cut("注文処理", room) for room in (8, 7, 4, 1)] == ["注文処理", "注文処…", "注…", "…"]
+    rows = [["member", "state"], ["注文", "here"], ["web-1", "注文 処理 注文 処理"]]
+    assert printed(rows, 20, capsys, monkeypatch) == [
+        "member  state",
+        "注文    here",
+        "web-1   注文 処理",
+        "        注文 処理",
+    ]
+
+
+def test_a_row_goes_on_below_if_its_name_leaves_no_room(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "n" * 22
+    rows = [["member", "address", "process"], [name, "10.0.0.1:7800", "process 7"]]
+    assert printed(rows, 24, capsys, monkeypatch) == [
+        "member address process",
+        name,
+        "    10.0.0.1:7800",
+        "    process 7",
+    ]
+
+
+def commands(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    """By its words: the help of this command, and of those below it."""
+    context.terminal_width = 80
+    yield context.command_path, command.get_help(context)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from commands(below, click.Context(below, context, name))
+
+
+HELP = dict(commands(main, click.Context(main, info_name="ringcast")))
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_help_fits_a_terminal(command: str) -> None:
+    assert [line for line in HELP[command].splitlines() if cells(line) > 80] == []
+
+
+@pytest.mark.parametrize("command", ["simulate --economy 2", "replay --seed 7"])
+def test_runs_fit_a_terminal(command: str) -> None:
+    with Terminal(*command.split(), screen=True, columns=80) as terminal:
+        terminal.until(r"reports, retained .*\n|trace \w+")
+    lines = click.unstyle(terminal.shown).split("\r\n")
+    assert [line for line in lines if cells(line) > 80] == []
 
 
 def test_one_is_one() -> None:

@@ -557,7 +557,7 @@ def test_a_stopped_application_holds_its_senders_back_and_is_named() -> None:
     assert "send on fifo blocked for 3.0 s: window full (8 of 8 messages" in at_a[0]
     assert "limited by B, which has delivered 0 of 8; last ack 0." in at_a[0]
     assert c.nodes["B"].explain(c.now) == [
-        "A/fifo: 8 messages from 1 on are ready and wait for this member's application"
+        "A/fifo: 8 messages from 1 on, ready for this member's application"
     ]
     assert c.nodes["C"].explain(c.now) == []
     window = c.receiver("B", "A").window
@@ -597,7 +597,7 @@ def test_a_gap_is_explained() -> None:
     c.run(0.3, drop=lambda source, *_: source == "A")
     (reason,) = c.nodes["B"].explain(c.now)
     assert reason.startswith("A/fifo: 1 missing for 0.3 s, asked ")
-    assert reason.endswith("1 later messages wait for it")
+    assert reason.endswith("1 later message waits for it")
 
 
 # What a broken or hostile peer may try

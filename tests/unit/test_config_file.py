@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
 from dataclasses import fields
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import ringcast
 from ringcast import (
     ConfigError,
     GroupConfig,
@@ -21,7 +23,7 @@ from ringcast import (
     load_config,
 )
 from ringcast.config import settings
-from ringcast.config_file import FILE_BYTES_MAX, PRESETS, SECTIONS
+from ringcast.config_file import ARGUMENTS, FILE_BYTES_MAX, PRESETS, SECTIONS
 
 WHOLE = """
 [group]
@@ -132,7 +134,7 @@ def test_a_section_makes_a_group_vote(file: Path) -> None:
         ),
         (
             "[group]\ngroup = 'x'\nmust_exist = 'yes'",
-            "[group] must_exist = 'yes': must be True or False",
+            "[group] must_exist = 'yes': must be true or false",
         ),
         (
             "[unicast]\nmax_retransmit_s = ''",
@@ -295,6 +297,9 @@ def test_every_setting_may_stand_in_the_environment(
         "RINGCAST_NAME": "7",
         "RINGCAST_MEMBERS": "10.0.0.1:7800, orders.example:7800",
         "RINGCAST_MUST_EXIST": "false",
+        "RINGCAST_INSECURE": "1",
+        "RINGCAST_ADVERTISE": "192.0.2.7:7800",
+        "RINGCAST_RECORD": "2026-11-19",
         "RINGCAST_MULTICAST_CAPACITY": "128",
         "RINGCAST_MULTICAST_STABILITY_INTERVAL_S": "0.5",
         "RINGCAST_MEMBERSHIP_SUSPECT_AFTER_S": "10",
@@ -303,6 +308,8 @@ def test_every_setting_may_stand_in_the_environment(
         monkeypatch.setenv(name, value)
     config = load_config(file)
     assert (config.group, config.name, config.must_exist) == ("orders", "7", False)
+    assert (config.insecure, config.advertise) == (True, "192.0.2.7:7800")
+    assert config.record == "2026-11-19"
     assert config.members == ["10.0.0.1:7800", "orders.example:7800"]
     assert config.multicast == MulticastConfig(
         capacity=128, stability=StabilityConfig(interval_s=0.5)
@@ -317,6 +324,65 @@ def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> No
     what = r"^RINGCAST_MULTICAST_CAPACITY: \[multicast\] capacity = 'many': must be a whole number"
     with pytest.raises(ConfigError, match=what):
         load_config(group="orders")
+
+
+@pytest.mark.parametrize("text", ["True", "TRUE", "1", "true"])
+def test_flags_are_as_people_write_them(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGCAST_INSECURE", text)
+    assert load_config(group="orders").insecure is True
+    monkeypatch.setenv("RINGCAST_INSECURE", "yes")
+    with pytest.raises(ConfigError, match=r"insecure = 'yes': must be true or false$"):
+        load_config(group="orders")
+
+
+def test_what_is_empty_is_not_given(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(WHOLE)
+    names = ("NAME", "LISTEN", "METRICS", "INSECURE", "MULTICAST_CAPACITY", "PRESET")
+    for name in names:
+        monkeypatch.setenv(f"RINGCAST_{name}", "")
+    expected = load_config(file)
+    monkeypatch.setenv("RINGCAST_MEMBERS", " ,")
+    assert load_config(file) == expected
+    monkeypatch.setenv("RINGCAST_MEMBERS", "10.0.0.1:7800,")
+    assert load_config(file).members == ["10.0.0.1:7800"]
+
+
+def test_the_environment_may_name_the_preset(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text('preset = "wan"')
+    monkeypatch.setenv("RINGCAST_PRESET", "large")
+    assert load_config(file, group="x") == load_config(preset="large", group="x")
+    assert load_config(file, preset="lan", group="x") == GroupConfig(group="x")
+    monkeypatch.setenv("RINGCAST_PRESET", "nonsense")
+    with pytest.raises(ConfigError, match=r"^RINGCAST_PRESET: preset = 'nonsense': must be 'lan' "):
+        load_config(file, group="x")
+
+
+def test_what_is_an_argument_alone_is_known_and_in_the_manual() -> None:
+    elsewhere = {"group", "config", "key", "min_members", "file_mode"}
+    elsewhere |= {"multicast", "unicast", "membership", *settings(GroupConfig)}
+    arguments = set(inspect.signature(ringcast.join).parameters)
+    assert arguments - elsewhere == set(ARGUMENTS)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "configure.md").read_text()
+    (sentence,) = re.findall(r"^What belongs to a program.*?\n\n", page, re.M | re.S)
+    assert set(ARGUMENTS) <= set(re.findall(r"`(\w+)`", sentence))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("RECORD_LEVEL", "RINGCAST_RECORD_LEVEL is no setting: only join(record_level=…) says it"),
+        ("MIN_MEMBERS", "RINGCAST_MIN_MEMBERS is no setting: did you mean RINGCAST_MEMBERSHIP_MIN"),
+        ("CAPACITY", "RINGCAST_CAPACITY is no setting: did you mean RINGCAST_MULTICAST_CAPACITY?"),
+        ("PRESETS", "RINGCAST_PRESETS is no setting: did you mean RINGCAST_PRESET?"),
+    ],
+)
+def test_what_lacks_its_section_or_is_an_argument_is_told(
+    name: str, told: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(f"RINGCAST_{name}", "3")
+    assert load_config(group="orders") == GroupConfig(group="orders")
+    (message,) = caplog.messages
+    assert message.startswith(told)
 
 
 def test_a_variable_that_is_nearly_one_is_told_and_others_are_not(

@@ -48,12 +48,27 @@ def test_a_view_finds_members_by_name() -> None:
     with pytest.raises(UsageError, match="no member named 'db' in <View 7: billing, web, web>"):
         view["db"]
     assert ["billing" in view, "web" in view, "db" in view, 7 in view] == [True, True, False, False]
+    assert [[1] in view, tuple(B) in view] == [False, False]
+    assert view[B] is B
+    with pytest.raises(LookupError, match="no member named"):
+        view[Member(B.address, 99, "web")]
+
+
+def test_who_has_no_name_is_not_found_by_one() -> None:
+    unnamed = Member(A.address, 1, "")
+    view = View(ViewId(unnamed, 1), (unnamed,))
+    assert ("" in view, unnamed in view, view[unnamed]) == (False, True, unnamed)
+    with pytest.raises(LookupError, match=r"no member named '' in <View 1: 127.0.0.1:7800>"):
+        view[""]
 
 
 def test_a_view_of_many_members_is_shown_on_one_line() -> None:
     members = tuple(Member(Address("127.0.0.1", port), 1, f"web-{port}") for port in range(1, 101))
     shown = repr(View(ViewId(members[0], 12), members))
-    assert shown == "<View 12: web-1, web-2, web-3, web-4, web-5 and 95 more>"
+    assert shown.endswith(", web-8 and 92 more>")
+    assert len(shown) <= 80
+    pods = tuple(Member(A.address, at, f"orders-worker-6d4cf56db6-x7k{at}") for at in range(1, 9))
+    assert repr(View(ViewId(pods[0], 1), pods)).endswith("-6d4cf56db6-x7k1 and 7 more>")
 
 
 def test_views_that_cannot_be() -> None:

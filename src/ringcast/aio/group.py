@@ -23,7 +23,7 @@ from ringcast.aio.read_queue import ReadQueue, describe_losses
 from ringcast.aio.receipts import Receipts
 from ringcast.aio.requests import PAYLOAD_BYTES_MAX, Requests, check_payload, request_all, serve
 from ringcast.aio.state import StateExchange
-from ringcast.checks import check_seconds
+from ringcast.checks import check_function, check_seconds
 from ringcast.core.shared import Phase
 from ringcast.errors import GroupClosed, TimedOut, TooFewMembers, UsageError
 from ringcast.events import (
@@ -71,7 +71,6 @@ SEND_CHUNK = 8192
 """Messages offered to the window at once by `send_many`."""
 
 UNREAD_WARNING_S = 5.0
-
 
 REQUEST_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S_MAX = 86_400.0
@@ -157,6 +156,7 @@ class Group:
 
     async def wait_for_view(self, condition: Callable[[View], bool]) -> View:
         """Wait until the group is as wanted: `await group.wait_for_view(lambda v: len(v) >= 3)`."""
+        check_function("condition", condition)
         while not (self._is_in and condition(self.view)):
             self._check_open()
             await self._settled.wait()
@@ -350,7 +350,8 @@ class Group:
         timeout: float = REQUEST_TIMEOUT_S,  # noqa: ASYNC109 - errors name member and time
     ) -> Replies:
         """Ask all other members of the view at once: `replies` by member, and who `failed`."""
-        return await request_all(self, payload, timeout)
+        check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
+        return await request_all(self, check_payload(payload), timeout)
 
     async def serve(self, handler: Handler) -> None:
         """Reply to each request with what `handler(request)` returns, or awaits; if it raises, with
@@ -649,7 +650,7 @@ class Group:
 
     def _check_target(self, to: Member | None, guarantee: Guarantee) -> Stream:
         """Where messages to this destination with this guarantee travel."""
-        stream = STREAMS.get(guarantee)
+        stream = STREAMS.get(guarantee) if isinstance(guarantee, str) else None
         if stream is None:
             raise UsageError(f"guarantee is 'fifo' or 'uniform', not {guarantee!r}")
         if to is not None and stream is not Stream.FIFO:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, TypedDict, TypeVar
 
 from ringcast import private
 from ringcast.aio.ending import Stay
@@ -24,7 +25,7 @@ from ringcast.aio.sources import (
     is_name,
     look_up_own,
 )
-from ringcast.checks import check_seconds
+from ringcast.checks import check_flag, check_function, check_name, check_seconds
 from ringcast.config import GroupConfig
 from ringcast.config_file import load_config
 from ringcast.errors import ConfigError, UsageError
@@ -42,31 +43,56 @@ RECORD_INTERVAL_S = (0.2, 60.0)
 """From, to. A file costs some milliseconds to write and two to read; a minute is much to lose."""
 DEFAULT_INTERVAL_S = 2.0
 JOIN_TIMEOUT_S = 30.0
+JOIN_TIMEOUT_S_MAX = 86_400.0
 
 HOW = "write `async with ringcast.join(…) as group:`; the block is how long this member stays"
 
 P = ParamSpec("P")
+M = TypeVar("M")
 
 log = logging.getLogger("ringcast")
 
 
-class Join(AbstractAsyncContextManager["Group", "bool | None"]):
-    """What `join` returns: to be entered once, with `async with`. Any other use says so."""
+class Once(Generic[M]):
+    """What may be entered once, and has nothing else. Any other use says so."""
 
-    def __init__(self, entering: AbstractAsyncContextManager[Group, bool | None]) -> None:
+    how = HOW
+    _is_entered = True  # an interrupt may come before it is made
+
+    def __init__(self, entering: M) -> None:
         self._entering = entering
         self._is_entered = False
 
-    async def __aenter__(self) -> Group:
+    def _enter(self) -> M:
         if self._is_entered:
-            raise UsageError(
-                "this join was entered before: call ringcast.join again for each block"
-            )
+            raise UsageError("this join was entered before: call join again for each block")
         self._is_entered = True
-        return await self._entering.__aenter__()
+        return self._entering
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._is_entered = True  # the error is enough
+        raise AttributeError(f"no {name!r} before the group was joined: {self.how}")
+
+    def _misused(self, word: str, more: str = "") -> UsageError:
+        self._is_entered = True
+        return UsageError(f"a join is not for `{word}`: {self.how}{more}")
+
+
+class Join(
+    Once["AbstractAsyncContextManager[Group, bool | None]"],
+    AbstractAsyncContextManager["Group", "bool | None"],
+):
+    """What `join` returns, for `async with`."""
+
+    async def __aenter__(self) -> Group:
+        return await self._enter().__aenter__()
 
     async def __aexit__(self, *error: Any) -> bool | None:
         return await self._entering.__aexit__(*error)
+
+    def __del__(self) -> None:
+        if not self._is_entered:
+            warnings.warn(f"a join was never entered: {self.how}", RuntimeWarning, stacklevel=2)
 
     def __await__(self) -> Generator[None, None, NoReturn]:
         raise self._misused("await")
@@ -79,18 +105,6 @@ class Join(AbstractAsyncContextManager["Group", "bool | None"]):
 
     def __exit__(self, *error: object) -> NoReturn:
         raise self._misused("with")
-
-    def __getattr__(self, name: str) -> NoReturn:
-        self._is_entered = True  # the error is enough
-        raise AttributeError(f"no {name!r} before the group was joined: {HOW}")
-
-    def __del__(self) -> None:
-        if not self._is_entered:
-            warnings.warn(f"a join was never entered: {HOW}", RuntimeWarning, stacklevel=2)
-
-    def _misused(self, word: str, more: str = "") -> UsageError:
-        self._is_entered = True
-        return UsageError(f"a join is not for `{word}`: {HOW}{more}")
 
 
 class JoinOptions(TypedDict, total=False):
@@ -232,12 +246,15 @@ async def join(
     it and a warning say what may not have been delivered. SIGTERM does the same, if nobody else
     handles it, and then ends the process with status 143; `signals=False` leaves it alone.
     """
+    if isinstance(members, Iterable) and not isinstance(members, str):
+        members = tuple(members)
     base = _configured(
         config,
-        group=group or None,
-        name=name or None,
+        group=None if group == "" else group,
+        name=None if name == "" else name,
         listen=listen,
-        members=members if isinstance(members, str) else tuple(members) or None,
+        advertise=advertise,
+        members=None if members == () else members,
         transport=transport,
         insecure=insecure,
         must_exist=must_exist,
@@ -257,7 +274,7 @@ async def join(
         base = replace(base, insecure=True)  # it may leave this machine
     own = await look_up_own(base.listen)
     given = [Address.parse_place(text) for text in base.members]
-    forwarder = None if advertise is None else await look_up_own(advertise)
+    forwarder = None if base.advertise is None else await look_up_own(base.advertise)
     scraped = None if base.metrics is None else await look_up_own(base.metrics)
     listed = NameSource(given, forwarder or own) if any(map(is_name, given)) else ListSource(given)
     addresses = await listed.look() if isinstance(listed, NameSource) else given
@@ -266,6 +283,10 @@ async def join(
         check_address(scraped, insecure=is_insecure)  # no key protects that
     if given and discovery is not None:
         raise UsageError("say where to look with members= or with discovery=, not with both")
+    _check_arguments(join_timeout_s, run_id, discovery, lose)
+    flags = {"receive": receive, "receive_own": receive_own, "signals": signals}
+    for flag, value in {**flags, "record_payloads": record_payloads}.items():
+        check_flag(flag, value)
     if when_few not in ("raise", "wait"):
         raise ConfigError("when_few", when_few, "'raise' or 'wait'")
     if base.transport == "multicast" and forwarder is not None:
@@ -366,10 +387,24 @@ def _for_multicast(config: GroupConfig) -> GroupConfig:
     return replace(config, group=f"{config.group} (multicast)", multicast=multicast)
 
 
+def _check_arguments(
+    join_timeout_s: float, run_id: str, discovery: Source | None, lose: object
+) -> None:
+    check_seconds("join_timeout_s", join_timeout_s, 0.0, JOIN_TIMEOUT_S_MAX)
+    check_name("run_id", run_id, empty_allowed=True)
+    if lose is not None:
+        check_function("lose", lose)
+    methods = ("register", "candidates", "unregister")
+    if discovery is not None and not all(callable(getattr(discovery, m, None)) for m in methods):
+        raise ConfigError("discovery", discovery, f"a source with {', '.join(methods)}")
+
+
 def _state_hooks(
     give: GiveState | None, take: TakeState | None
 ) -> tuple[GiveState, TakeState] | None:
     if give is not None and take is not None:
+        check_function("give_state", give)
+        check_function("take_state", take)
         return give, take
     if give is not None or take is not None:
         raise UsageError(

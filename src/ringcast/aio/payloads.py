@@ -35,7 +35,13 @@ def as_messages(payloads: Iterable[Buffer]) -> Sequence[bytes]:
     if isinstance(payloads, (str, bytes, bytearray, memoryview)):
         kind = type(payloads).__name__
         raise UsageError(f"send_many takes messages, not {kind}: write send(payload) for one")
-    found: Any = payloads if isinstance(payloads, (list, tuple)) else list(payloads)
+    try:
+        each = iter(payloads)
+    except TypeError:
+        kind = type(payloads).__name__
+        hint = ": write [payload async for payload in …]" if hasattr(payloads, "__aiter__") else ""
+        raise UsageError(f"send_many takes an iterable of messages, not {kind}{hint}") from None
+    found: Any = payloads if isinstance(payloads, (list, tuple)) else list(each)
     is_bytes = set(map(type, found)) <= {bytes}
     return found if is_bytes else list(map(as_bytes, found))
 

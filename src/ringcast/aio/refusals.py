@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from ringcast.errors import Reject
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,4 +88,4 @@ class Refusals:
                 Reject.UNSEALED: f"that were not sealed (this group has a key, id {own_id})",
                 Reject.SALTS: "of too many unknown senders: somebody may make them up",
             }[reason]
-            yield f"refused {total} datagram{'s' * (total != 1)}{where} {what}"
+            yield f"refused {counted(total, 'datagram')}{where} {what}"

@@ -29,7 +29,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.aio.gate import Gate, Turns, Waiter
 from ringcast.aio.payloads import as_bytes
-from ringcast.errors import GroupClosed, RequestFailed, RingcastError, UsageError
+from ringcast.checks import check_function
+from ringcast.errors import GroupClosed, RequestFailed, RingcastError, TimedOut, UsageError
+from ringcast.texts import counted
 from ringcast.wire.messages import encode_answer, encode_ask
 
 if TYPE_CHECKING:
@@ -244,11 +246,12 @@ class Requests:
 
     def explain(self) -> list[str]:
         asked = Counter(request.to for request in self._open.values())
-        reasons = [f"{count} requests wait for {to} to answer" for to, count in asked.items()]
+        waiting = ("request waits", "requests wait")
+        reasons = [f"{counted(n, *waiting)} for {to} to answer" for to, n in asked.items()]
         if self._arrived:
+            what = counted(len(self._arrived), *waiting)
             reasons.append(
-                f"{len(self._arrived)} requests wait for this member's application: it reads them "
-                f"with group.requests()"
+                f"{what} for this member's application: it reads them with group.requests()"
             )
         return reasons
 
@@ -315,7 +318,7 @@ class Replies(NamedTuple):
     """Who did not reply, and why: RequestFailed or TimedOut."""
 
 
-async def request_all(group: Group, payload: Buffer, timeout_s: float) -> Replies:
+async def request_all(group: Group, payload: bytes, timeout_s: float) -> Replies:
     """Ask all other members of the view at once. GroupClosed: this member is out of its group."""
     asked = [member for member in group.view if member != group.me]
     said = await asyncio.gather(
@@ -326,7 +329,7 @@ async def request_all(group: Group, payload: Buffer, timeout_s: float) -> Replie
     for member, each in zip(asked, said, strict=True):
         if isinstance(each, bytes):
             found.replies[member] = each
-        elif isinstance(each, RingcastError) and not isinstance(each, GroupClosed):
+        elif isinstance(each, RequestFailed | TimedOut):
             found.failed[member] = each
         else:
             raise each
@@ -335,6 +338,7 @@ async def request_all(group: Group, payload: Buffer, timeout_s: float) -> Replie
 
 async def serve(group: Group, handler: Handler) -> None:
     """Answer requests until this member is out of its group, each in a task of its own."""
+    check_function("handler", handler)
     async with asyncio.TaskGroup() as tasks:
         async for request in group.requests():
             tasks.create_task(_answer(request, handler))
@@ -348,10 +352,18 @@ async def _answer(request: Request, handler: Handler) -> None:
 
 @contextmanager
 def refusing(request: Request) -> Iterator[None]:
-    """If the application raises: at once, so that nobody has to wait for its time to be over."""
+    """If the application raises: at once, so that nobody has to wait for its time to be over. What
+    is no Exception, such as a cancellation, goes on."""
     try:
         yield
-    except Exception as error:
-        log.exception("the handler of requests raised, asked by %s", request.sender)
+    except BaseException as error:
+        reason = type(error).__name__
+        is_error = isinstance(error, Exception)
+        if is_error:
+            log.exception("the handler of requests raised, asked by %s", request.sender)
+            with suppress(Exception):  # its text is the application's, too
+                reason = f"{reason}: {error}"
         with suppress(UsageError):  # it has answered by itself
-            request.refuse(f"{type(error).__name__}: {error}")
+            request.refuse("cancelled" if isinstance(error, asyncio.CancelledError) else reason)
+        if not is_error:
+            raise

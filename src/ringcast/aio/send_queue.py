@@ -419,7 +419,7 @@ class SendQueues:
     def is_empty(self, to: Member | None, guarantee: Guarantee) -> bool:
         """Nothing waits that comes before what is sent there."""
         if to is None:
-            queue = self.to_all.get(guarantee)
+            queue = self.to_all[guarantee] if guarantee in [*self.to_all] else None
         else:
             queue = self._to_one.get(to) if isinstance(to, Member) else None
         return queue is None or queue.is_empty

@@ -4,10 +4,13 @@ of an application, which threads of their own give and take."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeAlias
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeAlias, TypeVar
 
+from ringcast.aio.joining import Once
 from ringcast.aio.state import CHUNK_BYTES
-from ringcast.checks import check_seconds
+from ringcast.checks import check_function, check_seconds
 from ringcast.errors import GroupClosed, TimedOut
 
 if TYPE_CHECKING:
@@ -19,12 +22,48 @@ if TYPE_CHECKING:
     GiveState: TypeAlias = Callable[[], Iterable[bytes]]
     TakeState: TypeAlias = Callable[[Iterator[bytes]], None]
 
+P = ParamSpec("P")
+G = TypeVar("G")
+
 TIMEOUT_S_MAX = 86_400.0
 
 
 def check_timeout(timeout: float | None) -> None:
     if timeout is not None:
         check_seconds("timeout", timeout, 0.0, TIMEOUT_S_MAX)
+
+
+class Join(Once[AbstractContextManager[G, bool | None]], AbstractContextManager[G, bool | None]):
+    """What `join` returns, for `with`."""
+
+    how = (
+        "write `with ringcast.blocking.join(…) as group:`; the block is how long this member stays"
+    )
+
+    def __enter__(self) -> G:
+        return self._enter().__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._entering.__exit__(*error)
+
+    def __iter__(self) -> NoReturn:
+        raise self._misused("for")
+
+    async def __aenter__(self) -> NoReturn:
+        raise self._misused("async with", "; in tasks, `async with ringcast.join(…) as group:`")
+
+    async def __aexit__(self, *error: object) -> NoReturn:
+        raise self._misused("async with")
+
+
+def entered(joining: Callable[P, Iterator[G]]) -> Callable[P, Join[G]]:
+    manager = contextmanager(joining)
+
+    @wraps(joining)
+    def made(*args: P.args, **options: P.kwargs) -> Join[G]:
+        return Join(manager(*args, **options))
+
+    return made
 
 
 class Receipt:
@@ -54,6 +93,7 @@ class Receipt:
 
 def giving(give: GiveState) -> Callable[[], AsyncIterator[bytes]]:
     """As `ringcast.join` wants it."""
+    check_function("give_state", give)
 
     async def chunks() -> AsyncIterator[bytes]:
         state = await asyncio.to_thread(lambda: iter(give()))
@@ -80,6 +120,7 @@ def taking(
     take: TakeState, engine: Engine
 ) -> Callable[[AsyncIterator[bytes]], Coroutine[Any, Any, None]]:
     """As `ringcast.join` wants it."""
+    check_function("take_state", take)
 
     async def run(chunks: AsyncIterator[bytes]) -> None:
         async def pull() -> bytes | None:

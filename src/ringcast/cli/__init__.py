@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -36,6 +37,9 @@ COMMANDS = {
 }
 """Command → the module that defines it under its name. Imported when used: `ringcast
 --help` must not wait for what one command needs."""
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks" / "table.py"
+"""Not installed with the library."""
 
 SPARK = {"pyspark", "pyarrow", "pandas", "numpy", "duckdb"}
 """What ringcast alone does not bring."""
@@ -88,7 +92,7 @@ def _mistakes() -> Iterator[None]:
 
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return sorted(COMMANDS if BENCHMARKS.is_file() else COMMANDS.keys() - {"bench"})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -121,5 +125,5 @@ def main(context: click.Context) -> None:
 
     Each command has --help with an example.
     """
-    if os.environ.get("NO_COLOR"):
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         context.color = False

@@ -16,7 +16,6 @@ from ringcast.cli.stopping import joined
 from ringcast.cli.words import (
     Duration,
     are_lines_told,
-    counted,
     file_mode_option,
     is_told,
     json_file_option,
@@ -26,6 +25,7 @@ from ringcast.cli.words import (
 )
 from ringcast.config_file import PRESETS, load_config
 from ringcast.events import Closed, Delivered, ViewInstalled
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

@@ -19,13 +19,13 @@ from ringcast.cli.words import (
     Duration,
     SparkMaster,
     are_lines_told,
-    counted,
     is_told,
     json_file_option,
     print_table,
     safe,
     say,
 )
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ringcast.cli.words import SCREEN, counted, is_told, json_file_option, note
+from ringcast.cli.words import SCREEN, is_told, json_file_option, note
 from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.ring import COMPLETE, RINGS, UNGUARDED_E, VARIANTS, explore_ring
 from ringcast.explore.scenarios import SCENARIOS
 from ringcast.explore.view_steps import Script
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -33,8 +34,15 @@ def _option(*names: str, **terms: Any) -> Callable[[Any], Any]:
 def _scenario_option(
     names: Iterable[str], help_text: str = "What may happen; each is described in the output."
 ) -> Callable[[Any], Any]:
-    choice = click.Choice([*names, "all"])
-    return _option("--scenario", "name", type=choice, default="all", help=help_text)
+    return _one_of("--scenario", "name", names=[*names, "all"], default="all", help_text=help_text)
+
+
+def _one_of(
+    *flags: str, names: Sequence[str], help_text: str, **terms: Any
+) -> Callable[[Any], Any]:
+    """Many names stand in the help, which is folded, and not behind the option."""
+    text = f"{help_text} One of: {'; '.join(names)}."
+    return _option(*flags, type=click.Choice(names), metavar="NAME", help=text, **terms)
 
 
 @click.group()
@@ -191,7 +199,7 @@ def _add_command(command: str) -> None:
     for option in reversed(
         [
             *options,
-            _option("--without", type=click.Choice([*ABLATIONS[command]]), help=without_help),
+            _one_of("--without", names=[*ABLATIONS[command]], help_text=without_help),
             _option("--seconds", type=click.FloatRange(min=0), default=most_s, help="For all."),
             json_file_option,
         ]

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.cli import simulate
-from ringcast.cli.words import counted, is_told, print_table, spark_session
+from ringcast.cli.words import is_told, print_table, spark_session
 from ringcast.errors import UsageError
 from ringcast.private import make_private
 from ringcast.sim.grid import point_words
 from ringcast.spark.fleet import SCHEMA, fleet_rows, tasks_for, watched
 from ringcast.spark.fleet_tables import outcome
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

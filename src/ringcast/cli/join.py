@@ -48,6 +48,7 @@ STALL_S = 3.0
 @click.argument("group", required=False)
 @click.option("--name", help="What to call this member.")
 @click.option("--listen", metavar="HOST:PORT", help="Address to use.  [default: 127.0.0.1:0]")
+@click.option("--advertise", metavar="HOST:PORT", help="Where others reach it, if elsewhere.")
 @click.option(
     *("--member", "--members", "members"),
     multiple=True,
@@ -134,8 +135,8 @@ def join(
     Examples:
       ringcast join orders --name web-1
       ringcast join --config orders.toml --name web-2
-      ringcast join orders --set membership.suspect_after_s=10 --metrics 127.0.0.1:9464
-      tail -f orders.log | ringcast join orders --must-exist
+      ringcast join orders --set membership.suspect_after_s=10 --must-exist
+      tail -f orders.log | ringcast join orders --metrics 127.0.0.1:9464
     """
     if group is None and config_file is None:
         raise UsageError("which group? Give its name, or a file that has it with --config")

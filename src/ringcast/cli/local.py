@@ -17,8 +17,9 @@ from ringcast.aio.probe import ANSWER_BYTES_MAX, connect, credentials, probes
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.sources import group_directory, runtime_directory
 from ringcast.checks import check_name
-from ringcast.cli.words import counted, is_told, json_file_option, print_table, safe, say
+from ringcast.cli.words import is_told, json_file_option, print_table, safe, say
 from ringcast.errors import UsageError
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     import socket
@@ -366,7 +367,8 @@ def stats(group: str, member: str | None, json_file: Path | None, prometheus: bo
     elif not is_told(found, json_file):
         for answer in found:
             click.echo(f"{safe(answer['member']['name'])}, process {answer['pid']}")
-            click.echo("\n".join(_tree(answer["stats"], "  ")))
+            for line in _tree(answer["stats"], "  "):
+                say(line, len(line) - len(line.lstrip()) + 4)
 
 
 def _tree(content: dict[str, object], indent: str) -> Iterator[str]:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.simulate import partitions_option, protocol_option, purge_option
-from ringcast.cli.words import counted, note
+from ringcast.cli.simulate import TEXT_AT, partitions_option, protocol_option, purge_option
+from ringcast.cli.words import note, say
 from ringcast.sim.grid import grid_points, parse_setting, place
-from ringcast.sim.options import from_json
+from ringcast.sim.options import INDENT, from_json
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import run
 from ringcast.sim.shrink import Shrinker
 from ringcast.sim.timeline import time_line
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from ringcast.sim.runner import Result
@@ -89,11 +90,12 @@ def replay(
         result = shrinker.shrink()
         click.echo(result.options.to_json())
     else:
-        click.echo(str(result.options))
+        for line in str(result.options).splitlines():
+            say(line, len(INDENT))
     click.echo()
     _show_time_line(result, limit)
     for failure in result.failures[:FAILURES_SHOWN]:
-        click.echo(f"{failure.rule} violated: {failure.text}")
+        say(f"{failure.rule} violated: {failure.text}")
     if len(result.failures) > FAILURES_SHOWN:
         click.echo(f"… and {len(result.failures) - FAILURES_SHOWN} more violations")
     summary = result.summary
@@ -118,5 +120,5 @@ def _show_time_line(result: Result, limit: int) -> None:
     if len(shown) < len(lines):
         click.echo(f"{len(shown)} of {len(lines)} lines; --limit shows more")
     for line in shown:
-        click.echo(line)
+        say(line, TEXT_AT)
     click.echo()

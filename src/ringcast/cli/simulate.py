@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringcast.cli.words import SparkMaster, counted, is_told, json_file_option, note, print_table
+from ringcast.cli.words import (
+    SparkMaster,
+    is_told,
+    json_file_option,
+    note,
+    print_table,
+    say,
+)
 from ringcast.private import make_private
 from ringcast.sim.crowd import LOAD, PAYLOAD_BYTES, UNIFORM, loads, uniform_cost
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
@@ -19,6 +26,7 @@ from ringcast.sim.network import frame_kinds
 from ringcast.sim.options import DETECTING, FAULTS, PROTOCOLS, PURGES
 from ringcast.sim.runner import Tally, run_seeds
 from ringcast.sim.timeline import time_line
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +37,8 @@ if TYPE_CHECKING:
 
 FAILED_SEEDS_SHOWN = 10
 FAILURES_SHOWN = 3
+TEXT_AT = 33
+"""Where in a time line the text begins."""
 
 
 class SeedRange(click.ParamType[range]):
@@ -144,8 +154,8 @@ def simulate(
       ringcast simulate --purge stability --seeds 0:500 --jobs 2
       ringcast simulate --economy 50
       ringcast simulate --seeds 0:500 --json
-      ringcast simulate --spark --seeds 0:2000 --grid capacity=16,1024 --grid loss=0,0.05
-      ringcast simulate --spark --seeds 0:1000 --protocol group --partitions --audit
+      ringcast simulate --spark --seeds 0:2000 --grid capacity=16,1024
+      ringcast simulate --spark --seeds 0:1000 --protocol group --audit
     """
     if not spark and (master or grid or audit or out):
         raise click.UsageError("--master, --grid, --audit and --out go with --spark")
@@ -214,7 +224,7 @@ def show_loads(found: list[Load]) -> None:
         for count in (load.frames, load.datagrams):
             row += [count, f"{load.per_message(count):.4f}"]
         rows.append([*map(str, (*row, load.all_datagrams, load.retained))])
-    click.echo(
+    say(
         f"{found[0].members} members; each sends {LOAD.runs} runs of {LOAD.messages} messages of "
         f"{PAYLOAD_BYTES} bytes, one every {LOAD.period_ms:.0f} ms; no faults"
     )
@@ -234,7 +244,7 @@ def _show(
     if protocol == "uniform":
         each, kinds = uniform_cost()
         counts = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
-        click.echo(
+        say(
             f"{each:.3f} control frames per uniform message and member without faults, in runs of "
             f"{UNIFORM.messages}: {counts}"
         )
@@ -266,9 +276,9 @@ def _progress(results: Iterator[Summary], count: int) -> AbstractContextManager[
 
 def _show_failures(summary: Summary, which: str) -> None:
     for failure in summary.failures[:FAILURES_SHOWN]:
-        click.echo(f"seed {summary.seed}: {failure.rule} violated: {failure.text}")
+        say(f"seed {summary.seed}: {failure.rule} violated: {failure.text}")
         for line in time_line(failure.rows, [row.run_idx for row in failure.rows]):
-            click.echo(f"  {line}")
+            say(f"  {line}", TEXT_AT + 2)
     if len(summary.failures) > FAILURES_SHOWN:
         click.echo(f"  … and {len(summary.failures) - FAILURES_SHOWN} more violations")
     click.echo(f"  ringcast replay {which} --seed {summary.seed}\n")
@@ -284,7 +294,7 @@ def show_rules(tally: Tally) -> None:
         rows.append([rule, str(judged.premises), violated, worst])
     print_table(rows, right={1, 2})
     if tally.vacuous:
-        click.echo("Nothing is shown about rules that never had a case: more seeds may have one.")
+        say("Nothing is shown about rules that never had a case: more seeds may have one.")
 
 
 def show_happenings(tally: Tally) -> None:

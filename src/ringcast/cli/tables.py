@@ -10,13 +10,13 @@ import click
 
 from ringcast.cli.words import (
     Duration,
-    counted,
     is_told,
     json_file_option,
     print_table,
     safe,
     spark_session,
 )
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

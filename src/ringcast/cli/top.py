@@ -15,7 +15,18 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ringcast.cli.local import answers
-from ringcast.cli.words import SCREEN, are_lines_told, json_file_option, safe, table, wrapped
+from ringcast.cli.words import (
+    SCREEN,
+    are_lines_told,
+    cells,
+    cut,
+    json_file_option,
+    print_table,
+    safe,
+    say,
+    table,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,10 +68,14 @@ class _Look(NamedTuple):
     figures: list[dict[str, Any]]
     """For programs."""
 
-    def __str__(self) -> str:
-        rows = [row for shown in self.members for row in shown.rows]
-        lines = [self.title, "", *table([HEADINGS, *rows], RIGHT)]
-        return "\n".join([*lines, "", *self.reasons] if self.reasons else lines)
+    def print(self) -> None:
+        say(self.title)
+        click.echo()
+        print_table([HEADINGS, *(row for shown in self.members for row in shown.rows)], RIGHT)
+        if self.reasons:
+            click.echo()
+        for reason in self.reasons:
+            say(reason)
 
 
 class _Shown(NamedTuple):
@@ -128,7 +143,7 @@ def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> No
             look = watch.look(answers(group, {"ask": "top"}), began)
             is_wanted = not (once and is_first)
             if is_wanted and not are_lines_told(json_file, look.figures):
-                click.echo(str(look))
+                look.print()
             if is_wanted and once:
                 return
             is_first = False
@@ -365,11 +380,11 @@ def _in_place(look: _Look, columns: int, rows: int, order: str, keys: str) -> st
     for_members = max(min(len(urgent), room), room - len(reasons) - bool(reasons))
     if len(shown) > for_members:
         shown = (urgent + [row for row in shown if row not in urgent])[:for_members]
-    lines = [click.style(_cut(look.title, columns), bold=True), "", *_columns(shown, columns)]
+    lines = [click.style(cut(look.title, columns), bold=True), "", *_columns(shown, columns)]
     left = sum(len(member.rows) for member in members) - len(shown)
     reasons = ["", *reasons][: room - len(shown)] if reasons else []
     more = f"{left} more  " if left else ""
-    lines += [*reasons, "", click.style(_cut(more + keys, columns), dim=True)]
+    lines += [*reasons, "", click.style(cut(more + keys, columns), dim=True)]
     return "\n".join(line + REST_OF_LINE for line in lines[: rows - 1]) + REST_OF_SCREEN
 
 
@@ -384,12 +399,12 @@ def _columns(rows: Rows, columns: int) -> list[str]:
     """The table, without the columns that there is no room for."""
     last = len(HEADINGS) - 1
     kept = list(range(len(HEADINGS)))
-    named = [(_cut(row[0], NAME_MAX), *row[1:]) for row in (HEADINGS, *rows)]
-    wanted = max(len(row[last]) for row in named if len(row) > last)
+    named = [(cut(row[0], NAME_MAX), *row[1:]) for row in (HEADINGS, *rows)]
+    wanted = max(cells(row[last]) for row in named if len(row) > last)
     for at in (None, *GOES_FIRST):
         if at is not None:
             kept.remove(at)
-        widths = [max(len(row[at]) for row in named if len(row) > last) for at in kept[:-1]]
+        widths = [max(cells(row[at]) for row in named if len(row) > last) for at in kept[:-1]]
         room = columns - sum(widths) - 2 * len(widths)
         if room >= wanted:
             break
@@ -397,16 +412,12 @@ def _columns(rows: Rows, columns: int) -> list[str]:
     for number, row in enumerate(named):
         if len(row) <= last:  # one sentence over all columns
             *first, words = row
-            room_left = columns - sum(max(widths[0], len(cell)) + 2 for cell in first)
+            room_left = columns - sum(max(widths[0], cells(cell)) + 2 for cell in first)
             colour = "red" if first else None
-            shown.append((*first, click.style(_cut(words, room_left), colour)))
+            shown.append((*first, click.style(cut(words, room_left), colour)))
             continue
-        waits = _cut(row[last], max(room, 1))
+        waits = cut(row[last], max(room, 1))
         colour = "red" if ": full " in waits else "yellow" if waits and number else None
         shown.append((*(row[at] for at in kept[:-1]), click.style(waits, colour)))
     lines = table(shown, [place for place, at in enumerate(kept) if at in RIGHT])
     return [click.style(lines[0], bold=True), *lines[1:]]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
+import unicodedata
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCREEN = Path("-")
+INDENT = "    "
+FILLER = "\0"
+"""Beside a letter that is two cells wide. `safe` lets none of it through."""
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 MASTERS = re.compile(r"local(\[[^]]+\])?|local-cluster\[[^]]+\]|(spark|k8s)://.+|yarn")
 
@@ -30,6 +34,27 @@ MASTERS = re.compile(r"local(\[[^]]+\])?|local-cluster\[[^]]+\]|(spark|k8s)://.+
 def safe(text: str) -> str:
     """Names and messages come from others: what a terminal would obey is shown, not sent."""
     return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in text)
+
+
+def cells(text: str) -> int:
+    """How much room it takes on a terminal, where some letters are two cells wide."""
+    plain = click.unstyle(text)
+    return len(plain) if plain.isascii() else sum(map(_cells_of, plain))
+
+
+def _cells_of(mark: str) -> int:
+    if unicodedata.combining(mark):
+        return 0
+    return 2 if unicodedata.east_asian_width(mark) in "WF" else 1
+
+
+def cut(text: str, room: int) -> str:
+    """As much of it as there is room for."""
+    if cells(text) <= room:
+        return text
+    while text and cells(text) > room - 1:
+        text = text[:-1]
+    return text + "…"
 
 
 def table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
@@ -41,13 +66,13 @@ def table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str
         for at, cell in enumerate(row):
             # The first column is everybody's.
             if len(row) == width or (at == 0 and width > 1):
-                widths[at] = max(widths[at], len(click.unstyle(cell)))
+                widths[at] = max(widths[at], cells(cell))
     return ["  ".join(_fitted(row, widths, right)).rstrip() for row in rows]
 
 
 def _fitted(row: Sequence[str], widths: list[int], right: Container[int]) -> Iterator[str]:
     for at, cell in enumerate(row):
-        padding = " " * (widths[at] - len(click.unstyle(cell)))
+        padding = " " * (widths[at] - cells(cell))
         is_over = at + 1 == len(row) < len(widths)
         yield padding + cell if at in right and not is_over else cell + padding
 
@@ -62,7 +87,8 @@ def print_table(
 ) -> None:
     """A table, its first row headings unless told otherwise, no wider than the terminal; in a pipe
     each row is one line. Too wide, headings break between words; then sentences in the last column
-    do; then the columns stand in several tables, each with the first `repeated` ones."""
+    do; then the columns stand in several tables, each with the first `repeated` ones. Where these
+    alone leave no room each row goes on below."""
     lines = table(rows, right)
     room = shutil.get_terminal_size().columns - len(indent)
     if sys.stdout.isatty() and _width(lines) > room:
@@ -85,13 +111,14 @@ def _fit(
     if _width(lines) <= room:
         return lines
     if last not in right and 3 * before <= 2 * room:
-        wrapped = [piece for row in body for piece in _wrapped(row, last, room - before)]
-        return table([*head, *wrapped], right)
+        folded = [piece for row in body for piece in _wrapped(row, last, room - before)]
+        return table([*head, *folded], right)
     count = last
     while count > repeated and _width(table([row[:count] for row in (*head, *body)], right)) > room:
         count -= 1
     if count <= repeated:
-        return lines  # a name alone is longer than the terminal is wide
+        rows = [" ".join(filter(None, row)) for row in (*head, *body)]
+        return [piece for row in rows for piece in wrapped(row, room, INDENT)]
     first = table([row[:count] for row in (*head, *body)], right)
     moved = [at for at in range(last + 1) if at < repeated or at >= count]
     rest = [[[row[at] for at in moved if at < len(row)] for row in part] for part in (head, body)]
@@ -114,27 +141,24 @@ def _wrapped(row: Sequence[str], last: int, room: int) -> Iterator[Sequence[str]
     yield from ([*[""] * last, piece] for piece in more)
 
 
-def say(text: str) -> None:
+def say(text: str, indent: int = len(INDENT)) -> None:
     """A sentence; on a terminal it goes on below, indented, and no word is broken."""
     if sys.stdout.isatty():
-        text = "\n".join(wrapped(text, shutil.get_terminal_size().columns, "    "))
+        text = "\n".join(wrapped(text, shutil.get_terminal_size().columns, " " * indent))
     click.echo(text)
 
 
 def wrapped(text: str, room: int, indent: str = "") -> list[str]:
-    """Lines of no more than so many letters: words, and ids such as N-L1, stay whole."""
-    return textwrap.wrap(
-        text, room, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    """Lines of no more than so many cells: words, and ids such as N-L1, stay whole."""
+    wide = "".join(mark + FILLER * (_cells_of(mark) - 1) for mark in text)
+    lines = textwrap.wrap(
+        wide, room, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-
-
-def counted(count: int, what: str) -> str:
-    """1 member, 2 members."""
-    return f"{count} {what}{'s' * (count != 1)}"
+    return [line.replace(FILLER, "") for line in lines]
 
 
 def _width(lines: Sequence[str]) -> int:
-    return max((len(click.unstyle(line)) for line in lines), default=0)
+    return max(map(cells, lines), default=0)
 
 
 def note(text: str) -> None:

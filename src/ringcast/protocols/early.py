@@ -144,7 +144,7 @@ class Strangers:
         return sum(kept.size for kept in self._kept.values())
 
     def keep(self, member: Member, data: UnicastData, now: int) -> None:
-        """If there is room for it. What is sent again takes no more."""
+        """If there is room for it. What is retransmitted takes no more."""
         self._forget_old(now)
         kept, item = self._kept.get(member, _Waiting(now)), (data.conn, data.first, data.count)
         size = ITEM_BYTES + PART_BYTES_MIN * data.count

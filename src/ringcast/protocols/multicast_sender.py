@@ -42,6 +42,7 @@ from ringcast.core.shared import Named
 from ringcast.model import SEQNO_MAX, Origin, Purge, Stream
 from ringcast.protocols.limits import Limits
 from ringcast.protocols.stream import SendStream, seconds
+from ringcast.texts import counted
 from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
 from ringcast.window.send import SendWindow
@@ -330,7 +331,8 @@ class MulticastSender:
             what = f"send on {name} {block}{self.limits.explain()}, limited by"
         else:
             started = self.fragments.explain()
-            what = f"{window.high - taken} messages sent on {name}{started} are not yet taken by"
+            sent = counted(window.high - taken, "message")
+            what = f"{sent} sent on {name}{started}, not yet delivered by"
         if not self.acks.slowest():
             return [f"{what} somebody: the next stability round will tell"]
         return [

@@ -34,6 +34,7 @@ from ringcast.core.shared import Named
 from ringcast.events import Confirmed, Delivered, FragmentsDelivered, Writable
 from ringcast.model import SEQNO_MAX, Run
 from ringcast.protocols.repair import Repair
+from ringcast.texts import counted
 from ringcast.window.fragmenter import Fragmenter
 from ringcast.window.send import DATAGRAM_OVERHEAD
 from ringcast.wire.limits import NACK_RANGES_MAX
@@ -347,16 +348,15 @@ class ReceiveStream:
             (missing,) = window.missing_within(gap.first, gap.last, 1)
             first, last = missing[0], missing[-1]
             seqnos = f"{first}" if first == last else f"{first}..{last}"
+            later = window.size - window.ready
             reasons.append(
                 f"{what}: {seqnos} missing for {seconds(now - gap.since)}, asked "
-                f"{gap.asked} times, next in {seconds(max(0, at - now))}; "
-                f"{window.size - window.ready} later messages wait for it"
+                f"{counted(gap.asked, 'time')}, next in {seconds(max(0, at - now))}; "
+                f"{counted(later, 'later message waits', 'later messages wait')} for it"
             )
         if window.ready:
-            reasons.append(
-                f"{what}: {window.ready} messages from {window.delivered + 1} on are "
-                f"ready and wait for this member's application"
-            )
+            ready = f"{counted(window.ready, 'message')} from {window.delivered + 1} on"
+            reasons.append(f"{what}: {ready}, ready for this member's application")
         return reasons
 
     def check_invariants(self) -> None:

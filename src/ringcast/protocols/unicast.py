@@ -39,6 +39,7 @@ from ringcast.protocols.connection import State
 from ringcast.protocols.stream import Receipts
 from ringcast.protocols.unicast_receiving import LOOPBACK_EPOCH, Timer, UnicastReceiving
 from ringcast.protocols.unicast_sender import UnicastSender
+from ringcast.texts import counted
 from ringcast.window.fragmenter import check_payloads
 from ringcast.window.send import SendWindow
 from ringcast.wire import frames as wire
@@ -137,8 +138,8 @@ class ReliableUnicast(UnicastReceiving):
             if not accepted:
                 entry.stream.is_blocked = False
                 raise entry.undeliverable(
-                    f"{to} is not in the view, and {entry.backlog} wait for it: no more is sent to "
-                    f"it until it is back"
+                    f"{to} is not in the view, with {entry.backlog} waiting for it: no more is "
+                    f"sent to it until it is back"
                 )
             entry.stream.release(out)  # whoever tries again is told
         if accepted:  # else the tick is armed, for what fills the window
@@ -321,7 +322,9 @@ class ReliableUnicast(UnicastReceiving):
         reasons = [reason for entry in self.senders.values() for reason in entry.explain(now)]
         reasons += super().explain(now)
         if own := self.loopback.ready:
-            reasons.append(f"{own} messages of this member to itself wait for its application")
+            of = "of this member to itself"
+            what = counted(own, f"message {of} waits", f"messages {of} wait")
+            reasons.append(f"{what} for its application")
         return reasons
 
     def check_invariants(self) -> None:

@@ -33,6 +33,7 @@ from ringcast.model import Conn
 from ringcast.protocols.connection import Input, Side, State, Tail
 from ringcast.protocols.connection import Timer as Idle
 from ringcast.protocols.stream import SendStream, seconds
+from ringcast.texts import counted
 from ringcast.window.send import SendWindow
 from ringcast.wire.frames import Close, SyncOk, UnicastData
 
@@ -266,7 +267,8 @@ class UnicastSender(Side):
     @property
     def backlog(self) -> str:
         """What is unacknowledged, for people."""
-        return f"{self.window.high - self.window.low} messages from {self.window.low + 1} on"
+        unacked = counted(self.window.high - self.window.low, "message")
+        return f"{unacked} from {self.window.low + 1} on"
 
     def stats(self) -> dict[str, object]:
         window = self.window
@@ -289,8 +291,8 @@ class UnicastSender(Side):
         sign = "nothing heard from it yet" if heard is None else f"heard {seconds(now - heard)} ago"
         if self.stream.is_blocked:
             block = self.stream.explain_block(now)
-            return [f"send to {self.peer} {block}; {self.backlog} are not yet taken; {sign}"]
-        return [f"{self.backlog} sent to {self.peer} are not yet taken; {sign}"]
+            return [f"send to {self.peer} {block}; not yet delivered: {self.backlog}; {sign}"]
+        return [f"sent to {self.peer} and not yet delivered: {self.backlog}; {sign}"]
 
     def check_invariants(self) -> None:
         self.stream.check_invariants()

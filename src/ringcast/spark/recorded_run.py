@@ -33,8 +33,8 @@ def choose_run(
     """The segments of this run, or of the only one there is."""
     runs = sorted({state.info.run_id for state in states})
     if run_id is None and len(runs) > 1:
-        names = ", ".join(repr(name) for name in runs[:5])
-        raise UsageError(f"{len(runs)} runs are here ({names}…): choose one with --run")
+        names = ", ".join(map(repr, runs[:5])) + ", …" * (len(runs) > 5)
+        raise UsageError(f"{len(runs)} runs are here ({names}): choose one with --run")
     if run_id is not None and run_id not in runs:
         reasons = "; ".join(each.reason for each in refused[:REFUSED_SHOWN_MAX])
         damaged = f"; {len(refused)} files cannot be read: {reasons}" if refused else ""

@@ -337,7 +337,7 @@ def test_stats_and_explain_tell_of_gaps_and_of_the_application() -> None:
     assert r.box.stats()["gaps"] == 1
     gap, application = r.box.explain(1_500_000_000)
     assert gap.startswith("A/fifo: 3..4 missing for 1.5 s, asked 0 times, next in 0.0 s; 1 later")
-    assert application.startswith("A/fifo: 2 messages from 1 on are ready")
+    assert application.startswith("A/fifo: 2 messages from 1 on, ready")
     r.take()
     r.data(3, 2)
     r.take()

@@ -551,7 +551,7 @@ def test_stats_tell_every_table() -> None:
 @pytest.mark.parametrize(
     ("count", "what"),
     [
-        (2, "2 messages sent on fifo are not yet taken by"),
+        (2, "2 messages sent on fifo, not yet delivered by"),
         (
             3,
             "send on fifo blocked for 1.0 s: window full "
@@ -571,7 +571,7 @@ def test_whoever_is_behind_is_named_blocked_or_not(count: int, what: str) -> Non
     s.take()
     s.ack(B, 1, now=10**9)
     (reason,) = s.box.explain(3 * 10**9)
-    assert reason.endswith("not yet taken by B, which has delivered 1 of 2; last ack 2.0 s ago")
+    assert reason.endswith("not yet delivered by B, which has delivered 1 of 2; last ack 2.0 s ago")
     s.ack(B, 2)
     assert s.box.explain(3 * 10**9) == []
 

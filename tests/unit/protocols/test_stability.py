@@ -514,7 +514,7 @@ def test_what_everybody_has_leaves_the_senders_window_and_the_receivers() -> Non
     a.receive(B, StabilityReport(V1, 0, ALLOWANCE, (2, 0)))
     a.layer.stabilize(a.now, a.out)
     assert a.window(A).low == 2
-    assert a.layer.explain(0)[0].startswith("1 messages sent on fifo are not yet taken by B")
+    assert a.layer.explain(0)[0].startswith("1 message sent on fifo, not yet delivered by B")
     assert a.layer.explain(0)[0].endswith("so they have reported")
 
 
@@ -551,12 +551,12 @@ def test_whoever_does_not_take_goes_on_voting_and_is_named() -> None:
     b.send(b"1")
     b.payloads()
     (why,) = b.layer.explain(0)
-    assert why == "1 messages sent on fifo are not yet taken by somebody: " + (
+    assert why == "1 message sent on fifo, not yet delivered by somebody: " + (
         "the next stability round will tell"
     )
     b.stable(V1, 3, Mark(0, 0, 0), Mark(0, 0, 2), Mark(0, 0, 0))
     (why,) = b.layer.explain(0)
-    assert "not yet taken by C, which has delivered 0 of 1" in why
+    assert "not yet delivered by C, which has delivered 0 of 1" in why
 
 
 def test_a_joiner_counts_from_the_view_on() -> None:

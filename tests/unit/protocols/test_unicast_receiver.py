@@ -287,7 +287,7 @@ def test_explain_and_stats() -> None:
     e.data(3)
     missing, ready = e.entry.explain(2 * S)
     assert missing.startswith("A to this member: 2 missing for 2.0 s, asked 0 times")
-    assert ready.startswith("A to this member: 1 messages from 1 on are ready")
+    assert ready.startswith("A to this member: 1 message from 1 on, ready")
     e.take()
     stats = e.entry.stats()
     assert {name: stats[name] for name in ("connection", "state", "delivered", "high")} == {

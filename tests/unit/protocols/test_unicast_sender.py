@@ -402,12 +402,14 @@ def test_explain() -> None:
     assert e.entry.explain(0) == []
     e.send(1)
     (waiting,) = e.entry.explain(0)
-    assert waiting == "1 messages from 1 on sent to B are not yet taken; nothing heard from it yet"
+    assert (
+        waiting == "sent to B and not yet delivered: 1 message from 1 on; nothing heard from it yet"
+    )
     e.send(2, now=1 * S)
     e.entry.heard(2 * S)
     (blocked,) = e.entry.explain(3 * S)
     assert blocked.startswith("send to B blocked for 2.0 s: window full (2 of 2 messages, ")
-    assert blocked.endswith("2 messages from 1 on are not yet taken; heard 1.0 s ago")
+    assert blocked.endswith("not yet delivered: 2 messages from 1 on; heard 1.0 s ago")
 
 
 def test_stats() -> None:

@@ -232,7 +232,7 @@ def test_who_finds_nobody_begins_alone() -> None:
     side.pass_time(0)
     assert side.layer.view is None
     assert side.layer.explain(side.now) == [
-        "looking for the group for 0.0 s: 1 addresses asked; decided in 0.3 s"
+        "looking for the group for 0.0 s: 1 address asked; decided in 0.3 s"
     ]
     side.pass_time(300)
     assert side.layer.started_alone

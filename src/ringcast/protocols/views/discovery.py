@@ -61,7 +61,7 @@ class Discovery:
         self.candidates: dict[Address, int | None] = {}
         """Until when each is asked; None: for ever."""
         self.interval = ASK_START_NS
-        """Until candidates are asked again."""
+        """Until candidates are asked once more."""
 
     def add(self, addresses: Iterable[Address]) -> list[Address]:
         """What this member is given; those that are new."""

@@ -49,6 +49,7 @@ from ringcast.protocols.views.pieces import Pieces
 from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.protocols.views.requests import Requests
 from ringcast.protocols.views.timing import PATIENCE_NS
+from ringcast.texts import counted
 from ringcast.wire import changes as wire
 from ringcast.wire.frames import Leave
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
@@ -283,10 +284,8 @@ class GroupViews(Layer):
         so_far = seconds(now - self._since)
         if self.phase is Phase.LOOKING:
             left = seconds(self._timers.until(Timer.DECIDE, now))
-            count = len(self.discovery.candidates)
-            reasons.append(
-                f"looking for the group for {so_far}: {count} addresses asked; decided in {left}"
-            )
+            asked = counted(len(self.discovery.candidates), "address", "addresses")
+            reasons.append(f"looking for the group for {so_far}: {asked} asked; decided in {left}")
         elif self.phase is Phase.LEAVING:
             reasons.append(f"leaving for {so_far}: gone in {seconds(max(0, self._gone_by - now))}")
         reasons += self.agreement.explain(now) + self.meeting.explain(now)

@@ -64,7 +64,7 @@ class Proposals:
         self._agreement = agreement
         self._refusing: set[Member] = set()  # they take another to live
         self._has_waited = False  # for who refuses
-        self._interval = REPEAT_START_NS  # until all are asked again
+        self._interval = REPEAT_START_NS  # until all are asked once more
         self._step: tuple[ViewId, Step] | None = None  # as timers have it
 
     def attach(self, timers: Timers[Timer]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.events import ViewInstalled
 from ringcast.model import View
+from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
@@ -99,8 +100,8 @@ class Reading:
     def explain(self) -> list[str]:
         if not self.unread:
             return []
-        count = len(self.unread)
-        return [f"{count} views wait for this member's application to read what came before them"]
+        what = counted(len(self.unread), "view waits", "views wait")
+        return [f"{what} for this member's application to read what came before them"]
 
     @property
     def is_blocked(self) -> bool:

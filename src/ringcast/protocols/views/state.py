@@ -19,7 +19,7 @@ bytes, and counts as taken; then senders are blocked, and are told by whom.
 
 A provider that refuses, or gives no sign for PATIENCE, is named to the coordinator: the next view
 has another. One that departs is not in the next view anyway. Where nobody else is left, those that
-were only silent, or of whom something was lost, are asked again, with more patience.
+were only silent, or of whom something was lost, are asked once more, more patiently.
 
 All that is said here goes over the system's channel (channel.py), in order and once. A provider
 may be in the view before its taker is: what it says then waits here.
