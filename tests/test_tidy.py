@@ -218,7 +218,7 @@ CEILINGS = {
     "rules": 4136,  # who reads late is told late of what it lacks
     "sim": 5902,  # views are torn where networks part; windows that fit the path
     "spark": 7515,  # what was pruned, what vanishes or is damaged, shares
-    "trace": 5100,  # windows that fit the path; imports that other systems do without
+    "trace": 5510,  # archives on any file system; starts by time; listings that are not repeated
     "window": 1765,  # how often a large message started over; a limit below the slots
     "wire": 3090,  # the widest window
 }
