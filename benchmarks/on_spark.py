@@ -24,14 +24,9 @@ from ringcast.errors import UsageError
 from ringcast.sim.runner import run_seeds
 from ringcast.spark.fleet import Fleet, fleet_rows, tasks_for
 from ringcast.spark.messages import read_messages, tasks_of
+from ringcast.spark.options import Options
 from ringcast.spark.session import session
-from ringcast.spark.source import (
-    ArchiveReader,
-    MessagesPartition,
-    Options,
-    RingcastSource,
-    register,
-)
+from ringcast.spark.source import ArchiveReader, MessagesPartition, RingcastSource, register
 from ringcast.trace.archive import Index
 from ringcast.trace.footer import Recording
 from ringcast.trace.rows import DELIVER, Row

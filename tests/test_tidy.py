@@ -217,7 +217,7 @@ CEILINGS = {
     "protocols": 10170,  # windows that fit the path
     "rules": 4136,  # who reads late is told late of what it lacks
     "sim": 5902,  # views are torn where networks part; windows that fit the path
-    "spark": 7515,  # what was pruned, what vanishes or is damaged, shares
+    "spark": 7941,  # columns, filters and starts of the source; messages decoded, lag
     "trace": 5510,  # archives on any file system; starts by time; listings that are not repeated
     "window": 1765,  # how often a large message started over; a limit below the slots
     "wire": 3090,  # the widest window
