@@ -79,7 +79,7 @@ def test_links_lead_somewhere_on_the_site_too() -> None:
 def test_every_public_name_has_a_docstring_and_one_place_in_the_reference() -> None:
     reference = "".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
     placed = re.findall(r"^::: ringcast\.(\S+)", reference, re.M)
-    own = {"testing", "spark.register", "prometheus"}
+    own = {"testing", "spark.register", "spark.decode", "spark.lag", "prometheus"}
     assert sorted(placed) == sorted({*ringcast.__all__, *own})
     (members,) = re.findall(r"members: \[(.*cluster.*)\]", reference)
     assert sorted(members.split(", ")) == sorted(ringcast.testing.__all__)

@@ -32,7 +32,9 @@ def test_the_examples_of_the_page_run(
     write_orders(tmp_path / "archive")
     # Where Spark looks for relative paths was settled when its session began.
     text = re.sub(r"""(["'])(archive/|revenue/)""", rf"\1{tmp_path}/\2", PAGE.read_text())
-    reading, items, minutes, streaming, elsewhere = re.findall(r"```python\n(.*?)```", text, re.S)
+    reading, items, minutes, decoding, streaming, lagging, elsewhere = re.findall(
+        r"```python\n(.*?)```", text, re.S
+    )
     (sql,) = re.findall(r"```sql\n(.*?)```", text, re.S)
     names: dict[str, Any] = {}
     exec(reading, names)
@@ -47,7 +49,11 @@ def test_the_examples_of_the_page_run(
     assert spark.table("senders").columns == ["sender", "seqno"]
     spark.sql("DROP TABLE sent")
     spark.catalog.dropTempView("senders")
+    exec(decoding, names)
+    assert re.search(r"\|\s*tea\|\s*500\|", capsys.readouterr().out)
     exec(streaming, names)
+    exec(lagging, names)
+    assert capsys.readouterr().out == "{}\n"
     compile(elsewhere, PAGE.name, "exec")
     table = spark.read.parquet(str(tmp_path / "revenue" / "table"))
     assert [row["sum(cents)"] for row in table.collect()] == [500]  # the second minute is not over

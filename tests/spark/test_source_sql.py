@@ -1,7 +1,8 @@
-"""What of an archive Spark has read, asked in SQL and in streams: columns, filters, starts."""
+"""What of an archive Spark has read, asked in SQL and in streams: columns, filters, starts, lag."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,13 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from shaky_source import LOG, ShakySource
 
-from ringcast.spark import register
+from ringcast.errors import UsageError
+from ringcast.spark import decode, lag, register
 from ringcast.trace import sealed
+from ringcast.trace.footer import Recording
 from ringcast.trace.retention import queries
+from ringcast.trace.rows import DELIVER, Row
+from ringcast.trace.segments import SegmentWriter
 from support import shaky_disk
 from support.archives import APP, WEB, Kept, write_file
 from support.groups import content, damage_column, write_groups
@@ -137,14 +142,54 @@ def test_a_view_of_some_columns_is_made_in_sql(spark: SparkSession, archive: Pat
         spark.catalog.dropTempView("seen")
 
 
-def test_a_stream_begins_where_it_is_told(
+def write_orders(directory: Path) -> None:
+    directory.mkdir(parents=True)
+    segment = SegmentWriter(directory, Recording(run_id="t", node="a", inc=1, payloads=True))
+    orders = [{"item": "tea", "cents": 250}, {"item": "cake"}, None]
+    payloads = [json.dumps(order).encode() for order in orders[:2]] + [b"\xff no JSON"]
+    row = Row(DELIVER, "a", 1, 0, -1, 0, "web", 7, 0, 1, 3, 1)
+    segment.add([row], 10**18, [payloads])
+    segment.finish()
+
+
+def test_messages_are_decoded(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    archive = tmp_path / "archive"
+    write_orders(archive)
+    messages = spark.read.format("ringcast").load(str(archive))
+    orders = decode(messages, "item STRING, cents BIGINT", "json")
+    assert orders.columns[:4] == ["sender", "incarnation", "stream", "seqno"]
+    assert orders.columns[-2:] == ["item", "cents"]
+    wanted = [("tea", 250), ("cake", None), (None, None)]
+    assert [tuple(row) for row in orders.select("item", "cents").collect()] == wanted
+    schema = orders.select("item", "cents").schema
+    for frame in (messages, stream(spark, archive, query="orders")):
+        assert decode(frame, schema).columns == orders.columns
+    copy(decode(stream(spark, archive, query="orders"), schema), tmp_path / "table")
+    table = spark.read.parquet(str(tmp_path / "table")).orderBy("seqno")
+    assert [tuple(row) for row in table.select("item", "cents").collect()] == wanted
+    for said, kind, told in (
+        ("item STRING", "avro", "decoded as \"json\", not 'avro'"),
+        ("seqno BIGINT", "json", "there is a column seqno already"),
+        ("STRING", "json", 'as in "cents BIGINT"'),
+    ):
+        with pytest.raises(UsageError, match=told):
+            decode(messages, said, kind)
+    with pytest.raises(UsageError, match="no column payload"):
+        decode(orders, "item STRING")
+
+
+def test_a_stream_begins_where_it_is_told_and_shows_its_lag(
     spark: SparkSession, archive: Path, tmp_path: Path
 ) -> None:
     table = tmp_path / "table"
     options = {"query": "copy", "startingOffsets": "2026-11-19T13:20:00Z"}
     messages = stream(spark, archive, maxMessagesPerTrigger="25", **options)
-    copy(messages.select("sender", "seqno"), table)
+    query = copy(messages.select("sender", "seqno"), table)
     assert seqnos(spark.read.parquet(str(table))) == both(80, LAST)
+    lags = [sum(lag(progress).values()) for progress in query.recentProgress]
+    assert [one for one in lags if one] == [57, 32, 7]
+    assert lag(query.recentProgress[-1]) == {}
     # The first step again, as if the driver had died after it was logged, with "latest".
     again = tmp_path / "again"
     options = {"query": "next", "startingOffsets": "latest"}
