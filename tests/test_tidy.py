@@ -210,7 +210,7 @@ def test_files_are_short(path: str) -> None:
 
 CEILINGS = {
     "aio": 7876,  # checks lie beside config
-    "benchmarks": 5145,  # calls, which lay in tools; how long a matrix goes on
+    "benchmarks": 5256,  # bytes that queries read, how soon a stream has a message
     "cli": 4023,  # explorations tell how far they are
     "core": 668,  # a signal: large messages that start over
     "explore": 3928,  # explorations tell how far they are
