@@ -50,6 +50,14 @@ class ShakyReader(ArchiveReader):
 
 
 class ShakyStreamReader(ArchiveStreamReader):
+    def initialOffset(self) -> dict[str, Any]:
+        with shaky(self._options):
+            return super().initialOffset()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with shaky(self._options):
+            super().prepareForTriggerAvailableNow()
+
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with shaky(self._options):
             return super().latestOffset(start, limit)

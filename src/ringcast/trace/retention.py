@@ -196,7 +196,7 @@ def keeping_prune_out(directory: Path | str) -> AbstractContextManager[None]:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    make_private(directory)
-    with open_private(directory / ".lock", old="ab") as lock:
+    patiently(lambda: make_private(directory))
+    with patiently(lambda: open_private(directory / ".lock", old="ab")) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
