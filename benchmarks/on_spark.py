@@ -2,7 +2,9 @@
 
 An archive is read in one go and in small steps. Beside it in the same run: the same files read into
 Arrow by one plain process, without Spark; and as many rows that nobody has to read, which is as
-fast as Spark takes them from Python.
+fast as Spark takes them from Python. Four queries that want less are read plainly, beside one that
+wants everything: what counts is bytes. And messages come one by one into an archive of segments of
+0.2 s, as the first of theirs, until a stream has each in its output.
 
 A fleet runs beside the same seeds in as many plain processes. Spark's own start is told apart: it
 is paid once, for however many seeds. The start of its Python workers is part of its time, as the
@@ -11,12 +13,17 @@ start of the plain processes is part of theirs.
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import GreaterThan, LessThanOrEqual
+from pyspark.sql.types import StructType
 
 from benchmarks.usage import Usage
 from benchmarks.workload import progress
@@ -24,14 +31,9 @@ from ringcast.errors import UsageError
 from ringcast.sim.runner import run_seeds
 from ringcast.spark.fleet import Fleet, fleet_rows, tasks_for
 from ringcast.spark.messages import read_messages, tasks_of
+from ringcast.spark.options import Options
 from ringcast.spark.session import session
-from ringcast.spark.source import (
-    ArchiveReader,
-    MessagesPartition,
-    Options,
-    RingcastSource,
-    register,
-)
+from ringcast.spark.source import ArchiveReader, MessagesPartition, RingcastSource, register
 from ringcast.trace.archive import Index
 from ringcast.trace.footer import Recording
 from ringcast.trace.rows import DELIVER, Row
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSourceReader, InputPartition
-    from pyspark.sql.types import StructType
+    from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from benchmarks.workload import Row as Report
 
@@ -58,6 +60,12 @@ ROUNDS = 3
 """The best one counts: others on the machine can only slow it down."""
 WARM_ROUNDS = 2
 """Before them, while Spark compiles what it runs."""
+VARIED = 40_000
+VARIED_SIZE = 1000
+VARIED_FILES = 8
+"""The archive of which queries read some: what is in its messages does not compress."""
+SEGMENT_S = 0.2
+SEGMENTS = 20
 
 
 def bench_source(messages: int, size: int, step: int, master: str) -> list[Report]:
@@ -73,8 +81,10 @@ def bench_source(messages: int, size: int, step: int, master: str) -> list[Repor
         with session("ringcast bench source", master, is_long=True) as spark:
             register(spark)
             spark.dataSource.register(ReadySource)
+            read_mb = _read_bytes(Path(scratch, "varied"))
             whole, ready = _whole_usage(spark, archive)
             steps_ms = _step_times(spark, Path(scratch), size, step)
+            output_ms = sorted(_output_times(spark, Path(scratch), size)[WARM:])
     seconds, ready_s = (min(usage.seconds for usage in each) for each in (whole, ready))
     report = {
         "messages": messages,
@@ -88,6 +98,9 @@ def bench_source(messages: int, size: int, step: int, master: str) -> list[Repor
         "step_messages": step,
         "steps": len(steps_ms),
         "step_median_ms": statistics.median(steps_ms),
+        **{f"{name}_mb": round(size / 1e6, 2) for name, size in read_mb.items()},
+        "output_median_ms": round(statistics.median(output_ms)),
+        "output_max_ms": round(output_ms[-1]),
     }
     return [report]
 
@@ -155,20 +168,113 @@ def _step_times(spark: SparkSession, scratch: Path, size: int, step: int) -> lis
     return [step.durationMs["triggerExecution"] for step in steps[WARM:]]
 
 
-def _write(directory: Path, messages: int, size: int) -> int:
+def _read_bytes(archive: Path) -> dict[str, int]:
+    """What queries read: all; the keys; the last tenth by number; a tenth of the time; its keys."""
+    archive.mkdir()
+    _write(archive, VARIED, VARIED_SIZE, VARIED // VARIED_FILES, is_varied=True)
+    index = Index(archive)
+    index.refresh()
+    times = [file.times for file in index.files.values() if file.times is not None]
+    begin, end = min(span.first for span in times), max(span.last for span in times)
+    middle = (begin + end) // 2
+    first, last = (
+        datetime.fromtimestamp(at / 1e9, UTC) for at in (middle, middle + (end - begin) // 10)
+    )
+    greatest = max(map(index.last, index.origins))
+    last_tenth: list[Filter] = [GreaterThan(("seqno",), greatest * 9 // 10)]
+    tenth_of_time: list[Filter] = [
+        GreaterThan(("delivered_at",), first),
+        LessThanOrEqual(("delivered_at",), last),
+    ]
+    keys = StructType().add("sender", "string").add("seqno", "long")
+    queries: dict[str, tuple[Any, list[Filter]]] = {
+        "all": (None, []),
+        "keys": (keys, []),
+        "last_tenth": (None, last_tenth),
+        "time_tenth": (None, tenth_of_time),
+        "time_keys": (keys, tenth_of_time),
+    }
+    return {name: _read_by(archive, *query) for name, query in queries.items()}
+
+
+def _read_by(archive: Path, columns: StructType | None, filters: list[Filter]) -> int:
+    """The bytes that this process reads for a query, the listing and all footers among them."""
+    before = _bytes_so_far()
+    options = Options.parse({"path": str(archive)}, is_stream=False, columns=columns)
+    reader = ArchiveReader(options)
+    reader.pushFilters(filters)
+    for partition in reader.partitions():
+        for _ in reader.read(partition):
+            pass
+    return _bytes_so_far() - before
+
+
+def _bytes_so_far() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def _output_times(spark: SparkSession, scratch: Path, size: int) -> list[float]:
+    """Milliseconds from a message to a stream's output, of the first one in each segment."""
+    archive = scratch / "coming"
+    archive.mkdir()
+    query = (
+        spark.readStream.format("ringcast")
+        .option("query", "coming")
+        .load(str(archive))
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(scratch / "coming-checkpoint"))
+        .start(str(scratch / "table"))
+    )
+    recording = Recording(run_id="bench", node="archive", inc=1, payloads=True)
+    found = []
+    try:
+        for seqno in range(1, SEGMENTS + 1):
+            taken_at = time.time()
+            time.sleep(SEGMENT_S)
+            segment = SegmentWriter(archive, recording)
+            row = Row(DELIVER, "archive", 1, seqno, -1, 0, "sender", 1, 0, seqno, seqno, 1)
+            segment.add([row], int(taken_at * 1e9), [[bytes(size)]])
+            segment.finish()
+            while _last_in_output(query) < seqno:
+                time.sleep(0.005)
+            found.append((time.time() - taken_at) * 1e3)
+    finally:
+        query.stop()
+    return found
+
+
+def _last_in_output(query: StreamingQuery) -> int:
+    """Spark tells of a step once its output is committed."""
+    progress = query.lastProgress
+    if not query.isActive:
+        raise UsageError(f"the stream ended: {query.exception()}")
+    end = json.loads(progress.sources[0].endOffset or "{}") if progress else {}
+    return max(end.values(), default=0)
+
+
+def _write(
+    directory: Path,
+    messages: int,
+    size: int,
+    per_file: int = FILE_MESSAGES,
+    *,
+    is_varied: bool = False,
+) -> int:
     """An archive of some senders; how many messages it has."""
     noise = os.urandom(RUN * 8 + size)
     payloads = [noise[at * 8 : at * 8 + size] for at in range(RUN)]
     recording = Recording(run_id="bench", node="archive", inc=1, payloads=True)
     runs = max(1, messages // RUN)
-    per_file = FILE_MESSAGES // RUN
-    for start in range(0, runs, per_file):
+    runs_per_file = per_file // RUN
+    for start in range(0, runs, runs_per_file):
         segment = SegmentWriter(directory, recording)
-        for idx in range(start, min(start + per_file, runs)):
+        for idx in range(start, min(start + runs_per_file, runs)):
             turn, sender = divmod(idx, SENDERS)
             first = turn * RUN + 1
             who = f"sender-{sender}", sender + 1, 0
             row = Row(DELIVER, "archive", 1, idx, -1, idx, *who, first, first + RUN - 1, 1)
+            if is_varied:
+                payloads = [os.urandom(size) for _ in range(RUN)]
             segment.add([row], time.time_ns(), [payloads])
         segment.finish()
     return runs * RUN

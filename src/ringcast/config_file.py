@@ -57,7 +57,15 @@ KEYS = {"RINGCAST_KEY", "RINGCAST_KEY_FILE"}
 PRESET = "RINGCAST_PRESET"
 ARGUMENTS = (
     *("discovery", "give_state", "take_state", "join_timeout_s", "lose", "receive", "receive_own"),
-    *("record_interval_s", "record_level", "record_payloads", "run_id", "signals", "when_few"),
+    *(
+        "record_interval_s",
+        "record_level",
+        "record_payloads",
+        "run_id",
+        "send_time",
+        "signals",
+        "when_few",
+    ),
 )
 """Of `join`: what belongs to a program, and not to where it runs."""
 FLAGS = {"true": True, "1": True, "false": False, "0": False}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringcast.spark.source import ArchiveReader, Options, RingcastSource
+from ringcast.spark.options import Options
+from ringcast.spark.source import ArchiveReader, RingcastSource
 from ringcast.spark.stream import ArchiveStreamReader
 from support.shaky_disk import ShakyDisk
 
@@ -27,10 +28,11 @@ class ShakySource(RingcastSource):
         return "shaky"
 
     def reader(self, schema: StructType) -> ShakyReader:
-        return ShakyReader(Options.parse(self.options, is_stream=False))
+        return ShakyReader(Options.parse(self.options, is_stream=False, columns=schema))
 
     def streamReader(self, schema: StructType) -> ShakyStreamReader:
-        return ShakyStreamReader(Options.parse(self.options, is_stream=True))
+        options = Options.parse(self.options, is_stream=True, columns=schema)
+        return ShakyStreamReader(options)
 
 
 def shaky(options: Options) -> ShakyDisk:
@@ -48,6 +50,14 @@ class ShakyReader(ArchiveReader):
 
 
 class ShakyStreamReader(ArchiveStreamReader):
+    def initialOffset(self) -> dict[str, Any]:
+        with shaky(self._options):
+            return super().initialOffset()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with shaky(self._options):
+            super().prepareForTriggerAvailableNow()
+
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with shaky(self._options):
             return super().latestOffset(start, limit)

@@ -31,8 +31,11 @@ def test_the_examples_of_the_page_run(
     monkeypatch.chdir(tmp_path)
     write_orders(tmp_path / "archive")
     # Where Spark looks for relative paths was settled when its session began.
-    text = re.sub(r'"(archive/|revenue/)', rf'"{tmp_path}/\1', PAGE.read_text())
-    reading, items, minutes, streaming = re.findall(r"```python\n(.*?)```", text, re.S)
+    text = re.sub(r"""(["'])(archive/|revenue/)""", rf"\1{tmp_path}/\2", PAGE.read_text())
+    reading, items, minutes, decoding, streaming, lagging, elsewhere = re.findall(
+        r"```python\n(.*?)```", text, re.S
+    )
+    (sql,) = re.findall(r"```sql\n(.*?)```", text, re.S)
     names: dict[str, Any] = {}
     exec(reading, names)
     assert names["spark"] is spark
@@ -40,7 +43,18 @@ def test_the_examples_of_the_page_run(
     assert re.search(r"\|\s*tea\|\s*2\|\s*5(\.0+)?\|", capsys.readouterr().out)
     exec(minutes, names)
     assert re.search(r"\|\s*web-1\|[^|]*\|\s*2\|", capsys.readouterr().out)
+    for statement in sql.split(";"):
+        spark.sql(statement)
+    assert spark.table("sent").count() == spark.table("senders").count() == 3
+    assert spark.table("senders").columns == ["sender", "seqno"]
+    spark.sql("DROP TABLE sent")
+    spark.catalog.dropTempView("senders")
+    exec(decoding, names)
+    assert re.search(r"\|\s*tea\|\s*500\|", capsys.readouterr().out)
     exec(streaming, names)
+    exec(lagging, names)
+    assert capsys.readouterr().out == "{}\n"
+    compile(elsewhere, PAGE.name, "exec")
     table = spark.read.parquet(str(tmp_path / "revenue" / "table"))
     assert [row["sum(cents)"] for row in table.collect()] == [500]  # the second minute is not over
     assert [query.name for query in queries(tmp_path / "archive")] == ["revenue"]

@@ -23,8 +23,12 @@ def test_it_measures_what_it_says() -> None:
     assert report["rows_per_s"] > 0
     assert report["cpu_s"] > 0
     assert report["ceiling_rows_per_s"] > 0
-    (aim,) = report["aims"]
-    assert aim["verdict"] == ("met" if report["rows_per_s"] >= 2_000_000 else "missed")
+    rate, output = report["aims"]
+    assert rate["verdict"] == ("met" if report["rows_per_s"] >= 2_000_000 else "missed")
+    assert output["verdict"] == ("met" if report["output_median_ms"] <= 1000 else "missed")
+    assert 200 < report["output_median_ms"] <= report["output_max_ms"]
+    for name in ("keys", "last_tenth", "time_tenth", "time_keys"):
+        assert 0 < report[f"{name}_mb"] < report["all_mb"]
     assert report["plain_rows_per_s"] > report["rows_per_s"]
     assert report["steps"] >= 5
     assert report["step_median_ms"] > 0

@@ -21,8 +21,8 @@ from shaky_source import LOG, ShakySource
 from ringcast.errors import UsageError
 from ringcast.spark import register
 from ringcast.spark.messages import FileRead, Wanted, read_messages
+from ringcast.spark.options import Options
 from ringcast.spark.session import start_standalone
-from ringcast.spark.source import Options
 from ringcast.trace import sealed
 from ringcast.trace.compaction import compact
 from ringcast.trace.footer import Recording

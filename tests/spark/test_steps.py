@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from ringcast.errors import UsageError
-from ringcast.spark.source import ArchiveReader, Options
+from ringcast.spark.options import Options
+from ringcast.spark.source import ArchiveReader
 from ringcast.spark.stream import ArchiveStreamReader
 from ringcast.trace.retention import prune
 from support.archives import APP, WEB, Kept, tear, write_file

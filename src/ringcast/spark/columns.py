@@ -24,8 +24,8 @@ from pyspark.sql.types import (
 
 from ringcast.errors import UsageError
 from ringcast.trace.columns import SCHEMA, TEXT
+from ringcast.trace.disks import SUFFIX
 from ringcast.trace.rows import Row
-from ringcast.trace.segments import SUFFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -17,7 +17,8 @@ from ringcast.spark.audit import audit_states
 from ringcast.spark.columns import literally
 from ringcast.spark.kept import KeptDigests
 from ringcast.spark.states import Refused, parse_states, summarize_files
-from ringcast.trace.segments import SUFFIX, segment_paths
+from ringcast.trace.disks import SUFFIX
+from ringcast.trace.segments import segment_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

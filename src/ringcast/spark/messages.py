@@ -1,10 +1,17 @@
 """Messages out of an archive's files, as Arrow batches: no Python object for any of them but those
-with headers."""
+with headers.
+
+Only those columns of a file are read that choose messages, and that those are made of which are
+asked for. Row groups are passed over whose statistics say that they have nothing of the senders, of
+the numbers or of the times; what the last ones hold is looked up only if other files must stand in.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +22,7 @@ from ringcast.errors import UsageError
 from ringcast.spark.reading import pack
 from ringcast.trace.archive import Index
 from ringcast.trace.columns import PAYLOADS, is_among
-from ringcast.trace.held import STREAMS, Range, origin_text
+from ringcast.trace.held import ALL, STREAMS, Range, origin_text
 from ringcast.trace.rows import DELIVER, HEADED
 from ringcast.trace.sealed import Unreadable
 from ringcast.trace.segments import Segment
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ringcast.trace.archive import Piece
+    from ringcast.trace.disks import Disk
     from ringcast.trace.rows import OriginKey
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
@@ -54,6 +62,11 @@ SCHEMA = pa.schema(
     ]
 )
 """The same, as Arrow has it."""
+DDL_TYPES = {
+    name: kind.lower().replace(" ", "")
+    for name, kind in re.findall(r"(\w+) (.+?) NOT NULL(?:, |$)", DDL)
+}
+"""What each column is, as Spark says it."""
 
 TASK_BYTES = 32 << 20
 """Worth a task of its own, of which each costs some 30 ms of Python."""
@@ -62,7 +75,10 @@ MESSAGE_BYTES = 64
 
 log = logging.getLogger("ringcast")
 
-_COLUMNS = ("event", "kind", "peer", "peer_inc", "stream", "seqno", "seqno2", "view", "wall_ns")
+_CHOOSING = ("event", "kind", "peer", "peer_inc", "stream", "seqno", "seqno2")
+"""The columns of a file that tell which messages are in a row."""
+_MADE_OF = {"view": "view", "delivered_at": "wall_ns", "payload": PAYLOADS, "headers": PAYLOADS}
+"""What else some columns are made of."""
 
 
 class Wanted(NamedTuple):
@@ -80,12 +96,32 @@ class FileRead(NamedTuple):
     wanted: tuple[Wanted, ...]
 
 
-def tasks_of(pieces: Sequence[Piece]) -> list[list[FileRead]]:
+class _Reading(NamedTuple):
+    """What is read of each file."""
+
+    columns: pa.Schema
+    """Of those in `SCHEMA`; each of them may be said to have nulls."""
+    times: Range
+    """When the messages were taken, in nanoseconds."""
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of a file that this takes."""
+        more = [*{_MADE_OF[name]: None for name in self.columns.names if name in _MADE_OF}]
+        if self.times != ALL and "wall_ns" not in more:
+            more.append("wall_ns")
+        return [*_CHOOSING, *more]
+
+
+def tasks_of(pieces: Iterable[Piece], columns: pa.Schema = SCHEMA) -> list[list[FileRead]]:
     """Pieces as tasks of about the same weight. Every file is read by one of them."""
+    pieces = list(pieces)
     weights: dict[str, float] = {}
     for piece in pieces:
         path = piece.file.path
-        each = MESSAGE_BYTES + piece.file.size / piece.file.messages
+        is_bulky = not {"payload", "headers"}.isdisjoint(columns.names)
+        bulk = piece.file.size / piece.file.messages if is_bulky else 0.0
+        each = MESSAGE_BYTES + bulk
         weights[path] = weights.get(path, 0.0) + each * piece.length
     files = [(file, weights[file.path]) for file in sorted(_by_file(pieces))]
     return pack(files, 1 + int(sum(weights.values()) // TASK_BYTES))
@@ -99,16 +135,24 @@ def _by_file(pieces: Iterable[Piece]) -> list[FileRead]:
     return [FileRead(path, tuple(mine)) for path, mine in wanted.items()]
 
 
-def read_messages(directory: str, files: Iterable[FileRead]) -> Iterator[pa.RecordBatch]:
-    """These messages, each origin's in order in each file. Where a file cannot be read, or is gone,
-    other files of the directory stand in for it; UsageError if they have not all of it."""
+def read_messages(
+    directory: str,
+    files: Iterable[FileRead],
+    *,
+    columns: pa.Schema = SCHEMA,
+    times: Range = ALL,
+) -> Iterator[pa.RecordBatch]:
+    """These messages, as far as they were taken at these times, each origin's in order in each
+    file. Where a file cannot be read, or is gone, other files of the directory stand in for it;
+    UsageError if they have not all of it."""
     due = deque(files)
     index = Index(directory)
+    reading = _Reading(columns, times)
     troubles: dict[str, str] = {}
     while due:
         file = due.popleft()
         given: list[_Runs] = []
-        trouble = yield from _from_file(file, given)
+        trouble = yield from _from_file(index.disk, file, reading, given)
         if trouble is None:
             continue
         log.warning("others stand in for a file of the archive: %s", trouble)
@@ -120,37 +164,51 @@ def read_messages(directory: str, files: Iterable[FileRead]) -> Iterator[pa.Reco
 
 
 def _from_file(
-    file: FileRead, given: list[_Runs]
+    disk: Disk, file: FileRead, reading: _Reading, given: list[_Runs]
 ) -> Generator[pa.RecordBatch, None, Unreadable | None]:
     """What the file has of this, as far as it can be read, noted in `given`; and what is wrong
-    with it."""
+    with it. What was taken at other times counts as given."""
     origins = [wanted.origin for wanted in file.wanted]
     span = Range(
         min(wanted.first for wanted in file.wanted), max(wanted.last for wanted in file.wanted)
     )
+    senders = {sender for sender, _, _ in origins}
     trouble: Unreadable | None = None
+    passed: list[int] = []
     try:
-        opened = Segment(file.path)
+        opened = Segment(file.path, disk)
     except Unreadable as error:
         return error
     with opened as segment:
         for group in segment.groups:
             if not segment.may_have(group, span, "seqno", "seqno2"):
                 continue
+            if not segment.may_name(group, "peer", senders):
+                continue
+            if not segment.may_have(group, reading.times, "wall_ns", "wall_ns"):
+                passed.append(group)
+                continue
             try:
-                rows = segment.group(group, (*_COLUMNS, PAYLOADS))
+                rows = segment.group(group, reading.names)
             except Unreadable as error:
                 trouble = trouble or error
                 continue
             runs, fragments = _wanted_runs(rows, file.wanted)
-            if len(runs.rows):
-                batch = _messages(rows, runs, origins)
+            chosen = _taken_at(rows, runs, reading.times)
+            if len(chosen.rows):
+                batch = _messages(rows, chosen, origins, reading.columns)
                 if batch is None:
                     reason = "damaged: messages are missing in a row"
                     trouble = trouble or Unreadable(file.path, reason)
                     continue
                 yield batch
             given += (runs, fragments)
+        if trouble is not None:
+            for group in passed:
+                with suppress(Unreadable):  # then others say when theirs was taken
+                    given += _wanted_runs(segment.group(group, _CHOOSING), file.wanted)
+    if passed:
+        return trouble
     found = sum(int(runs.counts.sum()) for runs in given)
     expected = sum(wanted.last - wanted.first + 1 for wanted in file.wanted)
     if trouble is None and found != expected:
@@ -220,37 +278,68 @@ def _runs_of(rows: pa.RecordBatch, is_mine: pa.Array, number: int, wanted: Wante
     return _Runs(mine, np.full(len(mine), number), firsts, counts).only(counts > 0)
 
 
+def _taken_at(rows: pa.RecordBatch, runs: _Runs, times: Range) -> _Runs:
+    if times == ALL:
+        return runs
+    taken_at = rows["wall_ns"].to_numpy()[runs.rows]
+    return runs.only((times.first <= taken_at) & (taken_at <= times.last))
+
+
 def _messages(
-    rows: pa.RecordBatch, runs: _Runs, origins: Sequence[OriginKey]
+    rows: pa.RecordBatch, runs: _Runs, origins: Sequence[OriginKey], columns: pa.Schema
 ) -> pa.RecordBatch | None:
-    """One row for each message; None if a row has not as many as it says."""
+    """One row for each message; None if a row has not as many as it says, and they are read."""
+    payloads = headers = None
+    if not {"payload", "headers"}.isdisjoint(columns.names):
+        messages = _payloads(rows, runs)
+        if messages is None:
+            return None
+        is_headed = is_among(rows["kind"], (HEADED,)).to_numpy(False)[runs.rows]
+        payloads, headers = _split(messages, np.repeat(is_headed, runs.counts))
+    whose = pa.array(np.repeat(runs.wanted, runs.counts))
+    arrays = []
+    for item in columns:
+        match item.name:
+            case "sender":
+                made = pa.array([sender for sender, _, _ in origins]).take(whose)
+            case "incarnation":
+                made = pa.array([str(incarnation) for _, incarnation, _ in origins]).take(whose)
+            case "stream":
+                made = pa.array([STREAMS[stream] for _, _, stream in origins]).take(whose)
+            case "seqno":
+                made = pa.array(_one_by_one(runs.firsts, runs.counts))
+            case "view":
+                made = pa.array(np.repeat(rows["view"].to_numpy()[runs.rows], runs.counts))
+            case "delivered_at":
+                micros = rows["wall_ns"].to_numpy()[runs.rows] // 1000
+                made = pa.array(np.repeat(micros, runs.counts)).cast(item.type)
+            case "payload":
+                made = payloads
+            case "headers":
+                made = headers
+        arrays.append(made)
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _payloads(rows: pa.RecordBatch, runs: _Runs) -> pa.Array | None:
+    """The messages themselves; None if a row has not as many as it says."""
     lists = rows[PAYLOADS]
     offsets = lists.offsets.to_numpy().astype(np.int64)
     firsts, lasts = rows["seqno"].to_numpy(), rows["seqno2"].to_numpy()
     if not np.array_equal(np.diff(offsets)[runs.rows], (lasts - firsts + 1)[runs.rows]):
         return None
-    whose = np.repeat(runs.wanted, runs.counts)
-    places = np.arange(len(whose))
-    before = np.cumsum(runs.counts) - runs.counts
     starts = offsets[runs.rows] + runs.firsts - firsts[runs.rows]
     if np.array_equal(starts[1:], starts[:-1] + runs.counts[:-1]):
-        payloads = lists.values.slice(starts[0], len(whose))  # side by side: not copied
-    else:
-        payloads = lists.values.take(pa.array(places + np.repeat(starts - before, runs.counts)))
-    is_headed = is_among(rows["kind"], (HEADED,)).to_numpy(False)[runs.rows]
-    payloads, headers = _split(payloads, np.repeat(is_headed, runs.counts))
-    micros = rows["wall_ns"].to_numpy()[runs.rows] // 1000
-    arrays = [
-        pa.array([sender for sender, _, _ in origins]).take(pa.array(whose)),
-        pa.array([str(incarnation) for _, incarnation, _ in origins]).take(pa.array(whose)),
-        pa.array([STREAMS[stream] for _, _, stream in origins]).take(pa.array(whose)),
-        pa.array(places + np.repeat(runs.firsts - before, runs.counts)),
-        pa.array(np.repeat(rows["view"].to_numpy()[runs.rows], runs.counts)),
-        pa.array(np.repeat(micros, runs.counts)).cast(SCHEMA.field("delivered_at").type),
-        payloads,
-        headers,
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        # Side by side: not copied.
+        return lists.values.slice(starts[0], int(runs.counts.sum()))
+    return lists.values.take(pa.array(_one_by_one(starts, runs.counts)))
+
+
+def _one_by_one(firsts: Ints, counts: Ints) -> Ints:
+    """The numbers of all runs: so many from each first one on."""
+    before = np.cumsum(counts) - counts
+    numbers: Ints = np.arange(int(counts.sum())) + np.repeat(firsts - before, counts)
+    return numbers
 
 
 def _split(messages: pa.Array, is_headed: npt.NDArray[np.bool_]) -> tuple[pa.Array, pa.Array]:

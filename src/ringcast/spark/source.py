@@ -11,19 +11,21 @@ stream's offset when `prune` has removed the last of it, not because its files a
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ringcast.errors import UsageError
-from ringcast.spark.messages import DDL, read_messages, tasks_of
+from ringcast.spark.messages import DDL, SCHEMA, read_messages, tasks_of
+from ringcast.spark.options import Chosen, Options, nanoseconds
 from ringcast.trace.archive import Index
-from ringcast.trace.held import STREAMS, Position, origin_text
+from ringcast.trace.held import ALL, Position, Range, origin_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -32,13 +34,15 @@ if TYPE_CHECKING:
 
     from ringcast.spark.messages import FileRead
     from ringcast.trace.archive import Plan
-    from ringcast.trace.held import Range
     from ringcast.trace.rows import OriginKey
 
-GAP_WAIT_S = 30.0
-"""By default; archives that run make their files visible every two seconds."""
-
 log = logging.getLogger("ringcast")
+
+_MAKER = "provider"
+_OF_TABLE = "option."
+"""While Spark makes a table, it says of what source, and so begin the names of the options."""
+_OPTIONS = "ringcast"
+"""The options of a table, where its schema is kept."""
 
 
 def register(spark: SparkSession) -> None:
@@ -49,76 +53,46 @@ def register(spark: SparkSession) -> None:
 
 
 class RingcastSource(DataSource):
-    """What Spark asks for readers."""
+    """What Spark asks for readers.
+
+    When a table that was made in SQL is read, Spark tells a Python source of its schema, and of no
+    option. While it is made Spark asks for the schema, and tells of the options. They go into it.
+    """
 
     @classmethod
     def name(cls) -> str:
         return "ringcast"
 
-    def schema(self) -> str:
-        return DDL
+    def schema(self) -> StructType | str:
+        if _MAKER not in self.options:
+            return DDL
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        names = [name for name in self.options if name.startswith(_OF_TABLE)]
+        options = {name.removeprefix(_OF_TABLE): self.options[name] for name in names}
+        if "path" in self.options:
+            options["path"] = self.options["path"]  # as a URI, wherever the table was made
+        schema = from_arrow_schema(SCHEMA)
+        schema.fields[0].metadata = {_OPTIONS: options}
+        return schema
+
+    def _said(self, schema: StructType) -> MutableMapping[str, str]:
+        """All options: what is said of the table, where nothing else is said now."""
+        said = copy(self.options)
+        for item in schema.fields:
+            for name, value in item.metadata.get(_OPTIONS, {}).items():
+                said.setdefault(name, value)
+        return said
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return ArchiveReader(Options.parse(self.options, is_stream=False))
+        options = Options.parse(self._said(schema), is_stream=False, columns=schema)
+        return ArchiveReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from ringcast.spark.stream import ArchiveStreamReader  # since 4.2
 
-        return ArchiveStreamReader(Options.parse(self.options, is_stream=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What may be said with `.option(…)`, checked."""
-
-    path: str
-    senders: frozenset[str] | None = None
-    streams: frozenset[str] | None = None
-    """Whose messages, and which; None: all."""
-    query: str = ""
-    max_messages: int | None = None
-    max_files: int | None = None
-    gap_wait_s: float = GAP_WAIT_S
-    fail_on_gap: bool = True
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Options:
-        names = ["path", "sender", "stream", "failOnGap"]
-        if is_stream:
-            names += ["query", "maxMessagesPerTrigger", "maxFilesPerTrigger", "gapWaitSeconds"]
-        unknown = {name.lower() for name in options} - {name.lower() for name in names}
-        if unknown:
-            raise UsageError(f"no option {', '.join(sorted(unknown))}; there are {names}")
-        if "path" not in options:
-            raise UsageError("where is the archive? .load(its directory)")
-        if is_stream and "query" not in options:
-            raise UsageError(
-                "a stream needs a name that stays the same when it is started again, so that what "
-                'it has not read is not removed: .option("query", "revenue")'
-            )
-        messages = _positive(options, "maxMessagesPerTrigger")
-        files = _positive(options, "maxFilesPerTrigger")
-        if messages and files:
-            raise UsageError("maxMessagesPerTrigger or maxFilesPerTrigger, not both")
-        streams = _names(options, "stream")
-        if streams is not None and not streams <= set(STREAMS.values()):
-            raise _wrong("stream", " or ".join(STREAMS.values()), options["stream"])
-        return cls(
-            path=options["path"],
-            senders=_names(options, "sender"),
-            streams=streams,
-            query=options.get("query", ""),
-            max_messages=messages,
-            max_files=files,
-            gap_wait_s=_seconds(options.get("gapWaitSeconds", str(GAP_WAIT_S))),
-            fail_on_gap=_flag(options.get("failOnGap", "true")),
-        )
-
-    def wants(self, origin: OriginKey) -> bool:
-        sender, _, stream = origin
-        return (self.senders is None or sender in self.senders) and (
-            self.streams is None or STREAMS[stream] in self.streams
-        )
+        options = Options.parse(self._said(schema), is_stream=True, columns=schema)
+        return ArchiveStreamReader(options)
 
 
 @dataclass
@@ -129,46 +103,91 @@ class MessagesPartition(InputPartition):
 
 
 class ArchiveReader(DataSourceReader):
-    """All messages that are there now, or those of some senders or streams."""
+    """All messages that are there now, or some of them."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        return [left for left in filters if not self._takes(left)]
+        left = []
+        for wish in filters:
+            chosen, is_done = _chosen_by(wish)
+            self._options = self._options.only(chosen)
+            if not is_done:
+                left.append(wish)
+        return left
 
     def partitions(self) -> Sequence[InputPartition]:
-        index = Index(self._options.path)
+        options = self._options
+        index = Index(options.path)
         index.refresh()
-        plan = planned(index, Position(), float("inf"), self._options)
+        plan = planned(index, Position(), float("inf"), options)
         tell_gaps(index, plan, Position())
-        pieces = [piece for piece in plan.pieces if self._options.wants(piece.origin)]
+        tasks = tasks_of(options.chosen.of(plan.pieces), options.columns)
         # Spark makes one of nothing out of an empty list.
-        return [MessagesPartition(files) for files in tasks_of(pieces) or [[]]]
+        return [MessagesPartition(files) for files in tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, MessagesPartition)
-        return read_messages(self._options.path, partition.files)
+        return read_partition(self._options, partition)
 
-    def _takes(self, wish: Filter) -> bool:
-        """Whether nothing is left of this filter for Spark to do."""
-        from pyspark.sql.datasource import EqualTo, In, IsNotNull  # since 4.1
 
-        match wish:
-            case EqualTo(("sender" | "stream" as column,), str(name)):
-                names = frozenset({name})
-            case In(("sender" | "stream" as column,), some) if all(
-                isinstance(name, str) for name in some
-            ):
-                names = frozenset(some)
-            case IsNotNull():
-                return True  # no column has nulls
-            case _:
-                return False
-        known = getattr(self._options, f"{column}s")
-        chosen: dict[str, Any] = {f"{column}s": names if known is None else known & names}
-        self._options = replace(self._options, **chosen)
-        return True
+def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """One task's messages."""
+    assert isinstance(partition, MessagesPartition)
+    return read_messages(
+        options.path, partition.files, columns=options.columns, times=options.chosen.times
+    )
+
+
+def _chosen_by(wish: Filter) -> tuple[Chosen, bool]:
+    """What a filter leaves, as far as files and their row groups are chosen by it; and whether
+    nothing is left of it for Spark to do."""
+    from pyspark.sql import datasource as spark  # these are there since 4.1
+
+    match wish:
+        case spark.EqualTo(("sender" | "stream" as column,), str(name)):
+            return _chosen_by_names(column, {name}), True
+        case spark.In(("sender" | "stream" as column,), some) if all(
+            isinstance(name, str) for name in some
+        ):
+            return _chosen_by_names(column, some), True
+        case spark.IsNotNull():
+            return Chosen(), True  # no column has nulls
+        case (
+            spark.EqualTo((column,), value)
+            | spark.GreaterThan((column,), value)
+            | spark.GreaterThanOrEqual((column,), value)
+            | spark.LessThan((column,), value)
+            | spark.LessThanOrEqual((column,), value)
+        ):
+            return _chosen_by_number(type(wish), column, value), False
+    return Chosen(), False
+
+
+def _chosen_by_names(column: str, names: Iterable[str]) -> Chosen:
+    some = frozenset(names)
+    return Chosen(senders=some) if column == "sender" else Chosen(streams=some)
+
+
+def _chosen_by_number(kind: type[Filter], column: str, value: object) -> Chosen:
+    """Times have microseconds where Spark sees them, and nanoseconds in files."""
+    from pyspark.sql import datasource as spark
+
+    if column == "seqno" and isinstance(value, int):
+        least, greatest = value, value
+    elif column == "delivered_at" and isinstance(value, datetime) and value.tzinfo:
+        least = nanoseconds(value)
+        greatest = least + 999
+    else:
+        return Chosen()
+    numbers = {
+        spark.EqualTo: Range(least, greatest),
+        spark.GreaterThan: Range(greatest + 1, ALL.last),
+        spark.GreaterThanOrEqual: Range(least, ALL.last),
+        spark.LessThan: Range(ALL.first, least - 1),
+        spark.LessThanOrEqual: Range(ALL.first, greatest),
+    }[kind]
+    return Chosen(seqnos=numbers) if column == "seqno" else Chosen(times=numbers)
 
 
 def planned(index: Index, position: Position, before: float, options: Options) -> Plan:
@@ -182,8 +201,9 @@ def planned(index: Index, position: Position, before: float, options: Options) -
     is_all_told = not index.untold(float("inf"))
     plan = index.pieces(position.digest, before if is_all_told else float("-inf"))
     for origin, gaps in plan.gaps.items():
-        for gap in gaps if options.wants(origin) else ():
-            if not _is_before_all(index, gap, origin, position):
+        for gap in gaps if options.chosen.wants(origin) else ():
+            is_wanted = gap.within(options.chosen.seqnos).length > 0
+            if is_wanted and not _is_before_all(index, gap, origin, position):
                 where = "; ".join(index.lost_in(origin, gap)) or "no file has them"
                 missing = f"messages {gap.first}..{gap.last} of {origin_text(origin)}"
                 raise UsageError(_refused(f"{missing} cannot be read: {where}"))
@@ -213,38 +233,3 @@ def tell_gaps(index: Index, plan: Plan, position: Position) -> None:
                 )
             elif origin not in index.pruned:
                 log.info("messages %d..%d of %s are older than all that is in the archive", *named)
-
-
-def _wrong(name: str, right: str, text: str) -> UsageError:
-    return UsageError(f"{name} is {right}, not {text!r}")
-
-
-def _names(options: Mapping[str, str], what: str) -> frozenset[str] | None:
-    if what not in options:
-        return None
-    names = frozenset(name.strip() for name in options[what].split(","))
-    if "" in names:
-        raise _wrong(what, "a name, or several with commas between", options[what])
-    return names
-
-
-def _positive(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name)
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise _wrong(name, "a number of at least 1", text)
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    with suppress(ValueError):
-        if 0 <= float(text) < float("inf"):
-            return float(text)
-    raise _wrong("gapWaitSeconds", "a number of at least 0", text)
-
-
-def _flag(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise _wrong("failOnGap", "true or false", text)
-    return text.lower() == "true"

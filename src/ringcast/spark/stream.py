@@ -1,19 +1,27 @@
-"""`spark.readStream` over an archive, for which Spark tells of limits since 4.2."""
+"""`spark.readStream` over an archive, for which Spark tells of limits since 4.2.
+
+A query whose first step ended nowhere yet may be asked for it again after a restart, and Spark asks
+anew where it begins. That has moved on if it begins with the latest. So the end of the first step
+says where it began, and the step is the same whenever it is tried.
+"""
 
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from ringcast.errors import UsageError
-from ringcast.spark.messages import read_messages, tasks_of
-from ringcast.spark.source import MessagesPartition, planned, tell_gaps
+from ringcast.spark.messages import tasks_of
+from ringcast.spark.options import LATEST, nanoseconds
+from ringcast.spark.source import MessagesPartition, planned, read_partition, tell_gaps
 from ringcast.trace.archive import Index
 from ringcast.trace.held import Position
 from ringcast.trace.retention import Query
+from ringcast.trace.starts import latest, taken_before
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -33,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    from ringcast.spark.source import Options
+    from ringcast.spark.options import Options
     from ringcast.trace.archive import Plan
     from ringcast.trace.rows import OriginKey
 
@@ -45,13 +53,29 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._index = Index(options.path)
-        self._query = Query(options.path, options.query)
+        here = self._index.disk.is_local
+        self._query = Query(self._index.directory, options.query) if here else None
         self._is_registered = False
         self._frozen_at: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        self._query.begin()
-        return {}
+        start = self._start()
+        if self._query is not None:
+            self._query.begin(start)
+        return Position(start or {}, start=start).to_dict()
+
+    def _start(self) -> dict[OriginKey, int] | None:
+        """None: the first message of all."""
+        wanted = self._options.start
+        if isinstance(wanted, Position):
+            return wanted.digest
+        if isinstance(wanted, datetime):
+            self._refresh()
+            return taken_before(self._index, nanoseconds(wanted))
+        if wanted == LATEST:
+            self._refresh()
+            return latest(self._index)
+        return None
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_messages is not None:
@@ -65,7 +89,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen_at = time.time()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        if not self._is_registered:
+        if self._query is not None and not self._is_registered:
             self._query.ensure()
             self._is_registered = True
         self._refresh()
@@ -76,7 +100,12 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not plan.pieces:
             return start
         tell_gaps(self._index, plan, position)
-        return Position(self._kept(plan.after(position.digest)), plan.gaps).to_dict()
+        began = position.digest if position.digest == position.start else None
+        return Position(self._kept(plan.after(position.digest)), plan.gaps, began).to_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """What Spark shows beside how far a step has come."""
+        return Position(latest(self._index)).to_dict()
 
     def _kept(self, digest: dict[OriginKey, int]) -> dict[OriginKey, int]:
         """Without origins that were pruned as far as they were read, so that positions stay small:
@@ -91,25 +120,28 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._refresh()
-        behind, through = Position.from_dict(start), Position.from_dict(end)
+        through, chosen = Position.from_dict(end), self._options.chosen
+        began = Position.from_dict(start).digest if through.start is None else through.start
         # Offsets pass over what is not wanted too, so that retention does not wait for it.
-        digest = {
-            origin: seqno for origin, seqno in through.digest.items() if self._options.wants(origin)
-        }
-        pieces = self._index.pieces_between(behind.digest, digest, through.gaps)
-        return [MessagesPartition(files) for files in tasks_of(pieces)]
+        digest = {origin: seqno for origin, seqno in through.digest.items() if chosen.wants(origin)}
+        try:
+            pieces = self._index.pieces_between(began, digest, through.gaps)
+        except UsageError:  # after a restart nothing is known yet
+            self._refresh()
+            pieces = self._index.pieces_between(began, digest, through.gaps)
+        tasks = tasks_of(chosen.of(pieces), self._options.columns)
+        return [MessagesPartition(files) for files in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, MessagesPartition)
-        return read_messages(self._options.path, partition.files)
+        return read_partition(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._query.commit(Position(Position.from_dict(end).digest))
+        if self._query is not None:
+            self._query.commit(Position(Position.from_dict(end).digest))
 
     def _refresh(self) -> None:
         if self._frozen_at is None:
-            self._index.refresh()
+            self._index.follow()
 
 
 def _limited(plan: Plan, limit: ReadLimit) -> Plan:

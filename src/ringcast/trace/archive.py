@@ -25,9 +25,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.errors import UsageError
+from ringcast.trace.disks import disk_at
 from ringcast.trace.held import Range, origin_text
 from ringcast.trace.sealed import Unreadable
-from ringcast.trace.segments import Segment, segment_paths
+from ringcast.trace.segments import Segment
 from ringcast.trace.told import Tellers, read_pruned
 from ringcast.trace.whole import patiently
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from ringcast.trace.disks import Listing
     from ringcast.trace.held import Holdings
     from ringcast.trace.rows import MemberKey, OriginKey
 
@@ -60,6 +62,8 @@ class File:
     """When it got its name, in seconds since the epoch."""
     messages: int
     """How many it holds, fragments among them."""
+    times: Range | None
+    """Between which times its archive took them, in nanoseconds; None: the file does not tell."""
 
 
 class Holding(NamedTuple):
@@ -143,11 +147,11 @@ class Index:
     """What the visible files of a directory hold. Footers are read once, rows never."""
 
     def __init__(self, directory: Path | str) -> None:
-        self.directory = str(directory)
+        self.disk, self.directory = disk_at(directory)
         self.files: dict[str, File] = {}
         self.unreadable: dict[str, Trouble] = {}
         """By path."""
-        self._there: set[str] | None = None  # as it was last listed
+        self._listing: Listing | None = None  # the last one
         self._others: set[str] = set()  # segments of members that keep no messages
         self._holdings: dict[str, Holdings] = {}
         """What is in each file, by its footer."""
@@ -167,7 +171,7 @@ class Index:
         UsageError: the directory is not there, does not tell what is in it, or does not keep still.
         """
         try:
-            patiently(lambda: os.stat(self.directory))
+            patiently(lambda: self.disk.changed_at(self.directory))
         except OSError as error:
             raise UsageError(
                 f"{self.directory}: no such directory ({error.strerror}): where does the archive "
@@ -187,13 +191,21 @@ class Index:
             raise UsageError(f"{vanished[0]}: it is listed, and gone whenever it is opened")
         self._tell_lost()
 
-    def _listed(self) -> set[str]:
-        """The paths of all files. Where something has changed, as they are found twice: else the
-        file that others were just merged into may be missed, and those too."""
-        there = set(map(str, segment_paths(self.directory)))
-        while there != self._there:
-            self._there, there = there, set(map(str, segment_paths(self.directory)))
-        return there
+    def follow(self) -> None:
+        """Refresh, unless nothing has changed: what a query asks for again and again."""
+        listing = self._listing
+        if listing is None or self.unreadable or not self.disk.is_as_listed(listing):
+            self.refresh()
+
+    def _listed(self) -> frozenset[str]:
+        """The paths of all files. Where one has vanished, or none is known, as they are found
+        twice: else the file that others were just merged into may be missed, and those too."""
+        before, found = self._listing, self.disk.listing(self.directory)
+        if before is None or not before.paths <= found.paths:
+            while before is None or before.paths != found.paths:
+                before, found = found, self.disk.listing(self.directory)
+        self._listing = found
+        return found.paths
 
     def leave_out(self, path: str, reason: str) -> None:
         """This file cannot be read after all: others stand in for it."""
@@ -233,6 +245,15 @@ class Index:
     def holdings(self, origin: OriginKey) -> Iterator[tuple[MemberKey, list[Holding]]]:
         """What each writer holds of it, in order."""
         yield from sorted(self._held.get(origin, {}).items())
+
+    def last(self, origin: OriginKey) -> int:
+        """The last message of it that is held, or known to be lost."""
+        held = (ranges[-1].last for ranges in self._held.get(origin, {}).values())
+        return max([*held, *(lost.last for lost, _ in self._lost.get(origin, ()))], default=0)
+
+    def lost_from(self, origin: OriginKey) -> int | None:
+        """The first message of it that is known to be lost."""
+        return min((lost.first for lost, _ in self._lost.get(origin, ())), default=None)
 
     @property
     def origins(self) -> list[OriginKey]:
@@ -340,17 +361,19 @@ class Index:
         known = self.unreadable.pop(path, None)
         try:
             # Who was waited for in vain is not waited for every time.
-            with Segment(path, is_patient=known is None) as segment:
-                about = patiently(lambda: os.stat(path))
+            with Segment(path, self.disk, is_patient=known is None) as segment:
+                changed_at = patiently(lambda: self.disk.changed_at(path))
                 info, holdings, before = segment.info, segment.holdings, segment.before
+                size, times = segment.size, segment.span("wall_ns")
         except (Unreadable, OSError) as error:
             return self._meet(path, error, known)
         if not info.payloads:
             self._others.add(path)
             return True
         messages = sum(held.length for _, held in holdings)
-        visible_at = about.st_ctime if info.visible_at is None else info.visible_at
-        self.files[path] = File(path, (info.node, info.inc), about.st_size, visible_at, messages)
+        visible_at = changed_at if info.visible_at is None else info.visible_at
+        about = path, (info.node, info.inc), size, visible_at, messages, times
+        self.files[path] = File(*about)
         self._holdings[path] = holdings
         self._tellers.add(path, info, before)
         self._hold(self.files[path])
@@ -360,7 +383,7 @@ class Index:
         """Note a file that cannot be read; False: it was removed since it was listed."""
         since = time.time()
         try:
-            since = patiently(lambda: os.stat(path, follow_symlinks=False)).st_ctime
+            since = patiently(lambda: self.disk.changed_at(path, is_link_itself=True))
         except FileNotFoundError:
             return False
         except OSError:
@@ -390,8 +413,9 @@ class Index:
             self._hold(file)
 
     def _tell_lost(self) -> None:
-        absent = self._tellers.absent(self._there or (), self.unreadable)
-        self.pruned = read_pruned(self.directory, absent)
+        there = () if self._listing is None else self._listing.paths
+        absent = self._tellers.absent(there, self.unreadable)
+        self.pruned = read_pruned(self.disk, self.directory, absent)
         self._lost = {}
         for path, trouble in sorted(self.unreadable.items()):
             for origin, held in self._known(path) or ():

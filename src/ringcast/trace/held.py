@@ -7,7 +7,8 @@ A reader's position is a digest, the last seqno it has read of each origin, and 
 over on its last step. As JSON it is an object with one number for each origin, {"web-1#17/fifo":
 4711, …}, sorted, so that equal positions have equal texts. Gaps stand beside them under "gaps" and
 only in the position that ends the step: with them a step means the same messages for ever, whatever
-files appear later.
+files appear later. For the same reason the first step of a reader that does not begin with the
+first message says in its end, under "from", where it began.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 STREAMS = {int(stream): stream.name.lower() for stream in Stream}
 """What a stream is called where people read it."""
 _GAPS = "gaps"
+_FROM = "from"
 
 
 class Range(NamedTuple):
@@ -38,6 +40,14 @@ class Range(NamedTuple):
     @property
     def length(self) -> int:
         return self.last - self.first + 1
+
+    def within(self, other: Range) -> Range:
+        """What is in both; its length is not positive if there is nothing."""
+        return Range(max(self.first, other.first), min(self.last, other.last))
+
+
+ALL = Range(-(2**63), 2**63 - 1)
+"""Leaves no number out."""
 
 
 class Holdings:
@@ -100,29 +110,43 @@ class Position:
 
     digest: dict[OriginKey, int] = field(default_factory=dict)
     gaps: dict[OriginKey, list[Range]] = field(default_factory=dict)
+    start: dict[OriginKey, int] | None = None
+    """Where the reader began, if it has made one step at most, and did not begin at the first
+    message. Before that step it is the digest."""
 
     def to_dict(self) -> dict[str, object]:
-        entries = {origin_text(origin): seqno for origin, seqno in self.digest.items()}
-        position: dict[str, object] = dict(sorted(entries.items()))
+        position: dict[str, object] = dict(_digest_to_values(self.digest))
         if self.gaps:
             gaps = {origin_text(origin): list(map(list, gap)) for origin, gap in self.gaps.items()}
             position[_GAPS] = dict(sorted(gaps.items()))
+        if self.start is not None:
+            position[_FROM] = _digest_to_values(self.start)
         return position
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Position:
         """UsageError: this is not a position in an archive."""
         try:
-            gaps = values.get(_GAPS, {})
+            beside = {_GAPS, _FROM}
+            gaps, start = values.get(_GAPS, {}), values.get(_FROM)
             return cls(
-                {parse_origin(key): _seqno(values[key]) for key in values if key != _GAPS},
+                _digest_of({key: values[key] for key in values if key not in beside}),
                 {
                     parse_origin(key): [Range(_seqno(first), _seqno(last)) for first, last in some]
                     for key, some in dict(gaps).items()
                 },
+                None if start is None else _digest_of(dict(start)),
             )
         except (ValueError, LookupError, TypeError) as error:
             raise UsageError(f"not a position in an archive: {str(values)[:100]}") from error
+
+
+def _digest_to_values(digest: Mapping[OriginKey, int]) -> dict[str, int]:
+    return dict(sorted((origin_text(origin), seqno) for origin, seqno in digest.items()))
+
+
+def _digest_of(values: Mapping[str, Any]) -> dict[OriginKey, int]:
+    return {parse_origin(key): _seqno(value) for key, value in values.items()}
 
 
 def _seqno(value: Any) -> int:

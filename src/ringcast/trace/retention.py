@@ -27,7 +27,7 @@ from ringcast.trace.told import PRUNED
 from ringcast.trace.whole import patiently, write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from ringcast.trace.archive import File, Holding
@@ -51,14 +51,23 @@ class Query:
         self.path = Path(directory, QUERIES, f"{name}.json")
         self._written = ""
 
-    def begin(self) -> None:
-        """It starts from the beginning: from now on nothing is removed that it has not read."""
+    def begin(self, start: Mapping[OriginKey, int] | None = None) -> None:
+        """It starts here, or from the beginning: from now on nothing is removed behind it that it
+        has not read. Nor behind what was noted before, which its first step may have begun at."""
         with _locked(self.path.parent):
-            self._write(Position())
+            wanted = dict(start or {})
+            is_known = bool(wanted) and patiently(self.path.exists)
+            noted = self.committed.digest if is_known else wanted
+            least = {
+                origin: min(seqno, noted[origin])
+                for origin, seqno in wanted.items()
+                if origin in noted
+            }
+            self._write(Position(least))
 
     def ensure(self) -> None:
         """It goes on: as before, or from the beginning if it was forgotten."""
-        if not self.path.exists():
+        if not patiently(self.path.exists):
             self.begin()
 
     def commit(self, position: Position) -> None:
@@ -187,7 +196,7 @@ def keeping_prune_out(directory: Path | str) -> AbstractContextManager[None]:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    make_private(directory)
-    with open_private(directory / ".lock", old="ab") as lock:
+    patiently(lambda: make_private(directory))
+    with patiently(lambda: open_private(directory / ".lock", old="ab")) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

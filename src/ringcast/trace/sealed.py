@@ -21,6 +21,7 @@ import os
 import re
 import struct
 from bisect import bisect_right
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
@@ -28,11 +29,13 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 import xxhash
 
 from ringcast.errors import UsageError
+from ringcast.trace.disks import LOCAL
 from ringcast.trace.whole import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ringcast.trace.disks import Disk, Opened
     from ringcast.trace.whole import Result
 
 Buffer: TypeAlias = "bytes | memoryview"
@@ -146,15 +149,16 @@ class SealedFile:
     With `is_patient` a disk that fails for a moment is tried again.
     """
 
-    def __init__(self, path: Path | str, *, is_patient: bool = True) -> None:
+    def __init__(self, path: Path | str, disk: Disk = LOCAL, *, is_patient: bool = True) -> None:
         self.path = str(path)
         self.closed = False
-        self._handle = -1
+        self._disk = disk
+        self._file: Opened | None = None
         self._is_patient = is_patient
         self._position = 0
         self._known: tuple[int, Buffer] = 0, b""
         try:
-            self._size = self._try(lambda: os.fstat(self._opened()).st_size)
+            self.size = self._try(lambda: self._opened().size())
             tail = self._tail()
             self.footer = _PARQUET + bytes(tail)
             """As a Parquet file that has nothing but its footer."""
@@ -170,7 +174,7 @@ class SealedFile:
         return found
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        self._position = position + (self._size if whence == os.SEEK_END else 0)
+        self._position = position + (self.size if whence == os.SEEK_END else 0)
         return self._position
 
     def tell(self) -> int:
@@ -178,9 +182,9 @@ class SealedFile:
 
     def close(self) -> None:
         self.closed = True
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     # Bytes that are as they were written
 
@@ -219,12 +223,12 @@ class SealedFile:
 
     def _tail(self) -> memoryview:
         """The footer and what is behind it, once it and the seal are known to be whole."""
-        read = min(self._size, _FIRST_READ)
-        tail = self._bytes(self._size - read, read)
+        read = min(self.size, _FIRST_READ)
+        tail = self._bytes(self.size - read, read)
         if read < _TAIL_SIZE + _TRAILER_SIZE or not tail.endswith(_PARQUET):
             raise self._not_whole("it ends in the middle")
         footer_size = int.from_bytes(tail[-8:-4], "little") + _TAIL_SIZE
-        if footer_size + _TRAILER_SIZE > min(self._size, FOOTER_BYTES_MAX):
+        if footer_size + _TRAILER_SIZE > min(self.size, FOOTER_BYTES_MAX):
             raise self._not_whole("its footer has no beginning")
         tail = self._more(tail, footer_size + _TRAILER_SIZE)
         trailer = tail[-footer_size - _TRAILER_SIZE : -footer_size]
@@ -233,7 +237,7 @@ class SealedFile:
         count, version = _COUNTS.unpack_from(trailer)
         sealed_size = count * _PIECE_SIZE + _COUNTS.size
         behind_size = footer_size + _TRAILER_SIZE - _COUNTS.size
-        if sealed_size + behind_size > self._size:
+        if sealed_size + behind_size > self.size:
             raise self._not_whole("its seal has no beginning")
         tail = self._more(tail, sealed_size + behind_size)
         whole = memoryview(tail)[len(tail) - sealed_size - behind_size :]
@@ -246,7 +250,7 @@ class SealedFile:
         table = struct.unpack(f"<{2 * count}Q", whole[: count * _PIECE_SIZE])
         self._starts = list(accumulate(table[::2], initial=0))
         self._hashes = table[1::2]
-        if self._starts[-1] != self._size - len(whole):
+        if self._starts[-1] != self.size - len(whole):
             raise self._not_whole("it has other bytes than its seal tells of")
         return whole[-footer_size:]
 
@@ -254,7 +258,7 @@ class SealedFile:
         """At least so much of the end of the file."""
         if size <= len(tail):
             return tail
-        return self._bytes(self._size - size, size - len(tail)) + tail
+        return self._bytes(self.size - size, size - len(tail)) + tail
 
     def _bytes(self, start: int, length: int) -> bytes:
         found = b""
@@ -266,21 +270,22 @@ class SealedFile:
         return found
 
     def _pread(self, length: int, start: int) -> bytes:
-        return self._try(lambda: os.pread(self._opened(), length, start))
+        return self._try(lambda: self._opened().read_at(length, start))
 
-    def _opened(self) -> int:
-        if self._handle < 0:
-            self._handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        return self._handle
+    def _opened(self) -> Opened:
+        if self._file is None:
+            self._file = self._disk.open(self.path)
+        return self._file
 
     def _try(self, work: Callable[[], Result]) -> Result:
         def once() -> Result:
             try:
                 return work()
-            except OSError:  # next time with a handle of its own: this one may be stale
-                handle, self._handle = self._handle, -1
-                if handle >= 0:
-                    os.close(handle)
+            except OSError:  # next time opened anew: this handle may be stale
+                file, self._file = self._file, None
+                if file is not None:
+                    with suppress(OSError):
+                        file.close()
                 raise
 
         try:

@@ -16,7 +16,6 @@ messages they hold; and which the one before holds, to be looked for elsewhere i
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property, partial
@@ -38,12 +37,13 @@ from ringcast.trace.columns import (
     rows_to_batch,
     unbounded_bytes,
 )
+from ringcast.trace.disks import LOCAL, SUFFIX
 from ringcast.trace.files import facts_to_values
 from ringcast.trace.footer import FOOTER_ERRORS, THE_RUN, Footer, Recording, SegmentInfo
-from ringcast.trace.held import Holdings
+from ringcast.trace.held import Holdings, Range
 from ringcast.trace.rows import CRASH, LISTS, Row
 from ringcast.trace.sealed import VERSION, SealedFile, SealingFile, Unreadable
-from ringcast.trace.whole import patiently, sync, warn_once
+from ringcast.trace.whole import sync
 
 try:
     import pyarrow as pa
@@ -56,14 +56,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ringcast.trace.columns import Bounds
+    from ringcast.trace.disks import Disk
     from ringcast.trace.footer import Before
-    from ringcast.trace.held import Range
     from ringcast.trace.rows import Facts, MemberKey
 
-SUFFIX = ".parquet"
 TEMPORARY_SUFFIX = ".part"
-STATE = {".audit", ".compact"}
-"""Directories of those who work here, and nobody else's: no segment is in them."""
 ROW_GROUP_ROWS = 16_384
 """How many rows a writer holds before they go to the file."""
 ROW_GROUP_BYTES = 8 << 20
@@ -268,9 +265,9 @@ def write_trace_segments(
 class Segment:
     """A segment opened for reading; Unreadable where it is not one, or not whole."""
 
-    def __init__(self, path: Path | str, *, is_patient: bool = True) -> None:
+    def __init__(self, path: Path | str, disk: Disk = LOCAL, *, is_patient: bool = True) -> None:
         self.path = Path(path)
-        self._sealed = SealedFile(path, is_patient=is_patient)
+        self._sealed = SealedFile(path, disk, is_patient=is_patient)
         try:
             self._metadata = pq.read_metadata(pa.BufferReader(self._sealed.footer))
             footer = Footer.from_metadata(self._metadata.metadata)
@@ -303,6 +300,11 @@ class Segment:
     def _without_dictionary(self) -> list[int]:
         schema = self._metadata.schema
         return [at for at in range(len(schema)) if schema.column(at).path not in DICTIONARY]
+
+    @property
+    def size(self) -> int:
+        """How many bytes the file has."""
+        return self._sealed.size
 
     @property
     def groups(self) -> range:
@@ -353,6 +355,19 @@ class Segment:
         low, high = bounds.get(lower), bounds.get(upper)
         is_beyond = low is not None and low.least > numbers.last
         return not (is_beyond or (high is not None and high.greatest < numbers.first))
+
+    def may_name(self, group: int, column: str, names: Collection[str]) -> bool:
+        """Whether the row group may have a row with one of these texts in the column."""
+        bounds = self._bounds(group, (column,)).get(column)
+        return bounds is None or any(bounds.least <= name <= bounds.greatest for name in names)
+
+    def span(self, column: str) -> Range | None:
+        """The least and the greatest number that the column has; None: the file does not tell."""
+        found = [self._bounds(group, (column,)).get(column) for group in self.groups]
+        told = [bounds for bounds in found if bounds is not None]
+        if not told or len(told) < len(found):
+            return None
+        return Range(min(each.least for each in told), max(each.greatest for each in told))
 
     def _bounds(self, group: int, columns: Sequence[str]) -> dict[str, Bounds | None]:
         """Of these columns; what is told of a list's elements is not told of the lists."""
@@ -416,28 +431,7 @@ class Segment:
 
 def segment_paths(directory: Path | str) -> list[Path]:
     """Every visible segment under the directory, by name; UsageError: what is in it is not told."""
-    found, due = list[Path](), [str(directory)]
-    while due:
-        place = due.pop()
-        try:
-            entries = patiently(partial(_entries, place))
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # removed since it was listed
-        except OSError as error:
-            raise UsageError(f"{place}: what is in it cannot be read: {error.strerror}") from error
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                due += [entry.path] if entry.name not in STATE else []
-            elif entry.name.endswith(SUFFIX):
-                found.append(Path(entry.path))
-            elif entry.is_symlink() and os.path.isdir(entry.path):
-                warn_once(f"{entry.path} is a link to a directory: what is in it is left out")
-    return sorted(found)
-
-
-def _entries(place: str) -> list[os.DirEntry[str]]:
-    with os.scandir(place) as entries:
-        return list(entries)
+    return sorted(map(Path, LOCAL.listing(str(directory)).paths))
 
 
 def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.errors import UsageError
+from ringcast.trace.disks import read_whole
 from ringcast.trace.footer import NamedRows
 from ringcast.trace.held import Position
 from ringcast.trace.whole import patiently
@@ -21,6 +21,7 @@ from ringcast.trace.whole import patiently
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ringcast.trace.disks import Disk
     from ringcast.trace.footer import Before, SegmentInfo
     from ringcast.trace.held import Holdings
     from ringcast.trace.rows import OriginKey
@@ -91,11 +92,11 @@ class Tellers:
         return absent
 
 
-def read_pruned(directory: str, absent: Iterable[Told]) -> dict[OriginKey, int]:
+def read_pruned(disk: Disk, directory: str, absent: Iterable[Told]) -> dict[OriginKey, int]:
     """Up to where `prune` has removed what each origin sent; who was pruned last comes last."""
-    path = Path(directory, PRUNED)
+    path = f"{directory}/{PRUNED}"
     try:
-        values = json.loads(patiently(path.read_text))
+        values = json.loads(patiently(lambda: read_whole(disk, path)))
         if not isinstance(values, list):
             return Position.from_dict(dict(values)).digest
     except FileNotFoundError:

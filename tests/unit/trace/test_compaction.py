@@ -13,12 +13,12 @@ pytest.importorskip("pyspark", reason="needs ringcast[spark]")
 
 from typing import TYPE_CHECKING
 
-import ringcast.trace.archive
 from ringcast.errors import UsageError
 from ringcast.spark.messages import read_messages, tasks_of
 from ringcast.trace import compaction
 from ringcast.trace.archive import Index
 from ringcast.trace.compaction import compact
+from ringcast.trace.disks import Listing, LocalDisk
 from ringcast.trace.retention import Query, keeping_prune_out, prune
 from ringcast.trace.segments import Segment, segment_paths
 from ringcast.trace.whole import held_alone
@@ -358,7 +358,8 @@ def test_a_file_that_is_listed_and_never_there_is_named(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = [*segment_paths(archive), archive / "gone.parquet"]
-    monkeypatch.setattr(ringcast.trace.archive, "segment_paths", lambda _: there)
+    listing = Listing(frozenset(map(str, there)), {}, 0.0)
+    monkeypatch.setattr(LocalDisk, "listing", lambda *_: listing)
     with pytest.raises(UsageError, match=r"gone\.parquet: it is listed, and gone whenever"):
         plan(archive)
 
