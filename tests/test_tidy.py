@@ -225,7 +225,7 @@ CEILINGS = {
     "explore": 3928,  # explorations tell how far they are
     "protocols": 10170,  # windows that fit the path
     "rules": 4136,  # who reads late is told late of what it lacks
-    "sim": 5902,  # views are torn where networks part; windows that fit the path
+    "sim": 5904,  # views are torn where networks part; what was to happen late has happened
     "spark": 7515,  # what was pruned, what vanishes or is damaged, shares
     "trace": 5100,  # windows that fit the path; imports that other systems do without
     "window": 1765,  # how often a large message started over; a limit below the slots
