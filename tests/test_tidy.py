@@ -226,7 +226,7 @@ CEILINGS = {
     "explore": 3928,  # explorations tell how far they are
     "protocols": 10192,  # messages with headers; a sleeper that takes a view to go on
     "rules": 4375,  # pairs of real members are judged instant by instant, as rows come
-    "sim": 5907,  # what simulated applications send may have headers
+    "sim": 5909,  # what simulated applications send may have headers
     "spark": 8318,  # 22 guarantees more of real members; columns, filters and starts of the source
     "trace": 5832,  # messages to one member, requests; archives on any file system
     "window": 1792,  # runs are cut where messages with headers begin

@@ -113,6 +113,8 @@ class Phases:
             self._cluster.tell_addresses(process)
         if self._options.has("F22"):
             self._clock.run_until(self._clock.now + ns(self._options.stale_ms))
+            for process in [each for each in self._cluster.living if each.doom is not None]:
+                self._cluster.crash(process)  # what was to happen late has happened meanwhile
         self._recorder.write(PHASE, kind="heal")
         self._conditions.expire()  # V-L1 counts from here: nothing from before may disturb
         self._wait_for_one_view()
