@@ -135,7 +135,7 @@ def test_a_run_that_has_not_come_yet_is_waited_for(
     assert step.report.run_id == "tuesday"
     stop.set()
     assert list(steps) == []
-    with pytest.raises(UsageError, match=r"^2 runs are here \('[\w-]+', '[\w-]+'\): choose"):
+    with pytest.raises(UsageError, match=r"^2 runs are here \('[\w ]+', '[\w ]+'\): choose"):
         catch_up(spark, tmp_path)
 
 
