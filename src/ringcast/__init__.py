@@ -23,6 +23,8 @@ from ringcast.errors import (
     JoinTimeout,
     NoSuchMember,
     NotDelivered,
+    NotOrdered,
+    OutcomeUnknown,
     RequestFailed,
     RingcastError,
     StateInterrupted,
@@ -38,7 +40,7 @@ from ringcast.events import (
     Undeliverable,
     ViewInstalled,
 )
-from ringcast.model import Address, Digest, Member, Origin, Run, Stream, View, ViewId
+from ringcast.model import Address, Digest, Member, Origin, Place, Run, Stream, View, ViewId
 
 __all__ = [
     "Address",
@@ -60,7 +62,10 @@ __all__ = [
     "MulticastConfig",
     "NoSuchMember",
     "NotDelivered",
+    "NotOrdered",
     "Origin",
+    "OutcomeUnknown",
+    "Place",
     "Receipt",
     "Replies",
     "Request",

@@ -124,6 +124,12 @@ class Driver:
             self.end_turn_soon()
         return accepted
 
+    def ask_receipt(self, stream: Stream, to: Member | None) -> int | None:
+        """Of what was sent there last: see Node.ask_receipt."""
+        self._is_look_due = True
+        self.end_turn_soon()
+        return self.node.ask_receipt(self.now(), stream=stream, to=to)
+
     def say(self, message: bytes, to: Member, *, is_awaited: bool = False) -> None:
         """Ask the application of a member of the view, or answer it. The first of a turn goes at
         once: somebody waits. Those that follow share datagrams."""

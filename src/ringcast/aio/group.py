@@ -32,6 +32,7 @@ from ringcast.events import (
     Delivered,
     FragmentsDelivered,
     GapSkipped,
+    Ordered,
     ReplyReceived,
     RequestReceived,
     StateLost,
@@ -195,7 +196,8 @@ class Group:
 
         With `guarantee="uniform"` nobody takes the message before everybody holds it: if one takes
         it, all who stay in the group do, even if this member dies at once. That costs a round trip
-        before anybody has it.
+        before anybody has it. With `guarantee="total"` besides all members take all such messages
+        in one order, whoever sends them: `position` of a message counts them.
 
         Waits only while the window is full: the group's for this guarantee, or that member's. What
         is sent to one member, and what is sent with another guarantee, has an order of its own.
@@ -204,7 +206,8 @@ class Group:
         `min_members`.
 
         With `receipt=True` a Receipt is returned: `await receipt.delivered()` ends when the other
-        members of the view that the message was sent in have delivered it.
+        members of the view that the message was sent in have delivered it; of a total message
+        `await receipt.ordered()` returns its Place in the order.
         """
         if to is None and guarantee == "fifo" and not receipt and self._gathering.add(payload):
             return None
@@ -244,8 +247,10 @@ class Group:
             outgoing.sent += accepted
             if outgoing.sent == len(outgoing.payloads):
                 if outgoing.wants_receipt:
-                    number = self._driver.node.ask_receipt(stream=stream, to=to)
-                    outgoing.receipt = self._receipts.of(number)
+                    number = self._driver.ask_receipt(stream, to)
+                    is_total = stream is Stream.TOTAL
+                    last = is_total and self._driver.node.multicast.highest_sent(stream)
+                    outgoing.receipt = self._receipts.of(number, last)
                 return
             if accepted < len(chunk):
                 self._watch_unread()  # it may be this member that blocks itself
@@ -410,7 +415,7 @@ class Group:
         self._check_open()
         self._gathering.settle()
         node = self._driver.node
-        pending = [self._receipts.of(number) for number in node.ask_flush()]
+        pending = [self._receipts.of(number) for number in node.ask_flush(self._driver.now())]
         if pending and node.config.multicast.stability is not None:
             self.stabilize()
         for receipt in pending:
@@ -475,6 +480,8 @@ class Group:
                 self._open_writable(to)
             case Confirmed():
                 self._receipts.on_confirmed(event)
+            case Ordered():
+                self._receipts.on_ordered(event)
             case ViewInstalled():
                 if event.parts:
                     log.info("%s: merged from %s", self.me, ", ".join(map(repr, event.parts)))
@@ -612,7 +619,7 @@ class Group:
         """Where messages to this destination with this guarantee travel."""
         stream = STREAMS.get(guarantee)
         if stream is None:
-            raise UsageError(f"guarantee is 'fifo' or 'uniform', not {guarantee!r}")
+            raise UsageError(f"guarantee is 'fifo', 'uniform' or 'total', not {guarantee!r}")
         if to is not None and stream is not Stream.FIFO:
             raise UsageError(
                 f"guarantee={guarantee!r} is for messages to the group: it says that all take a "

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import replace
 from functools import partial
-from itertools import repeat
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ringcast.aio.state import SnapshotMarker
+from ringcast.errors import UsageError
 from ringcast.events import Delivered, GapSkipped, StateLost, Undeliverable, ViewInstalled
-from ringcast.model import Run, Stream
+from ringcast.model import Place, Run, Stream
 
 if TYPE_CHECKING:
     from ringcast.events import Closed
@@ -26,7 +28,7 @@ NOTICES_MAX = 1024
 
 Loss: TypeAlias = Undeliverable | GapSkipped | StateLost
 Notice: TypeAlias = ViewInstalled | Loss
-Guarantee: TypeAlias = Literal["fifo", "uniform"]
+Guarantee: TypeAlias = Literal["fifo", "uniform", "total"]
 
 log = logging.getLogger("ringcast")
 
@@ -42,6 +44,19 @@ class Message(NamedTuple):
     """It was sent to this member alone."""
     guarantee: Guarantee = "fifo"
     """What it was sent with. `seqno` counts the sender's messages with this guarantee."""
+    position: int = 0
+    """Of a total message: which one it is in the one order of all. 0 for all others."""
+    carried: bool = False
+    """Total: its sender had sent it before it came to this part of the group from another one."""
+    seen: bool = False
+    """Total: this member has taken it before, in another part."""
+
+    @property
+    def place(self) -> Place:
+        """Where a total message stands in the one order: unique for ever, and in order."""
+        if not self.position:
+            raise UsageError(f"a {self.guarantee} message has no place: send guarantee='total'")
+        return Place(self.view, self.position)
 
 
 _make_message: Final = partial(tuple.__new__, Message)  # a call into C for each
@@ -49,11 +64,16 @@ _make_message: Final = partial(tuple.__new__, Message)  # a call into C for each
 
 def _messages_of(delivered: Delivered) -> list[Message]:
     run = delivered.run
-    guarantee = "uniform" if run.stream is Stream.UNIFORM else "fifo"
+    guarantee = run.stream.name.lower()
     same = (delivered.sender, delivered.view_id, delivered.epoch > 0, guarantee)
     sender, view_id, to_me, guarantees = map(repeat, same)
-    seqnos = range(run.first, run.first + len(run.payloads))
-    fields = zip(sender, run.payloads, seqnos, view_id, to_me, guarantees, strict=False)
+    seqnos = count(run.first)
+    positions = count(delivered.position) if delivered.position else repeat(0)
+    flags = map(repeat, (delivered.carried, delivered.seen))
+    fields = zip(
+        *(sender, run.payloads, seqnos, view_id, to_me, guarantees, positions, *flags),
+        strict=False,
+    )
     return list(map(_make_message, fields))
 
 
@@ -170,7 +190,7 @@ class ReadQueue:
         if not at:
             return delivered
         run = Run(delivered.run.stream, delivered.run.first + at, delivered.run.payloads[at:])
-        return Delivered(delivered.sender, run, delivered.view_id, delivered.epoch)
+        return replace(delivered, run=run, position=delivered.position and delivered.position + at)
 
     def _drop_oldest(self) -> None:
         if not self.dropped:
@@ -214,9 +234,9 @@ def describe_losses(end: Closed) -> str:
     """Which of one's own messages to the group may not have arrived: for people."""
     streams = [f"{first}..{last}" for stream, first, last in end.unacked if stream is Stream.FIFO]
     streams += [
-        f"uniform {first}..{last}"
+        f"{stream.name.lower()} {first}..{last}"
         for stream, first, last in end.unacked
-        if stream is Stream.UNIFORM
+        if stream is not Stream.FIFO
     ]
     if end.unsent_bytes:
         streams.append(f"{end.unsent_bytes} bytes of a large message")

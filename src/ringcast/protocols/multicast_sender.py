@@ -85,7 +85,7 @@ class MulticastSender:
         assumed_bytes: int | None = None,
     ) -> None:
         """`assumed_bytes` may be under way until somebody has said how many it allows."""
-        self.is_gated = stream is Stream.UNIFORM
+        self.is_gated = stream is not Stream.FIFO
         stability = None if self.is_gated else config.stability
         window = SendWindow(
             config.capacity,
@@ -236,7 +236,7 @@ class MulticastSender:
             if self.is_behind:
                 out.datagram(None, Watermark(self._stream, self.window.high))
                 if self.is_gated:
-                    out.datagram(None, Commit(self.window.gate))
+                    out.datagram(None, Commit(self.window.gate, self._stream))
                 self._complain(now, out)
                 self._probe_interval = min(2 * self._probe_interval, self._tau)
                 self._timers.arm(Timer.WATERMARK_PROBE, now + self._probe_interval)
@@ -277,7 +277,9 @@ class MulticastSender:
         for table in (self.heard, self._quota):
             for member in [member for member in table if member not in view]:
                 del table[member]
-        if len(staying) < len(view):
+        if self._stream is Stream.TOTAL:
+            self.fragments.abandon()  # its origin submits it anew
+        elif len(staying) < len(view):
             self.fragments.start_over()
             if self.fragments.starts_often:
                 out.signal(StartsOver())
@@ -403,7 +405,7 @@ class MulticastSender:
         before, held = self.window.gate, self.acks.min_received
         if self.is_gated and held > before:
             self.window.gate = held
-            out.datagram(None, Commit(held))
+            out.datagram(None, Commit(held, self._stream))
 
     def _purge(self, now: int, out: Effects) -> None:
         """Let go of what every current member has delivered."""

@@ -9,7 +9,7 @@ they are no frames, but travel as messages to one member, each in its turn and o
 
 # Annotations are read when this is imported: there is no `from __future__ import annotations`.
 
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 from ringcast.errors import Reject
 from ringcast.model import Stream
@@ -23,6 +23,7 @@ from ringcast.wire.fields import (
     CounterOr0,
     DigestField,
     MemberField,
+    Not0,
     RangeList,
     Ranges,
     Rest,
@@ -37,7 +38,7 @@ from ringcast.wire.limits import VIEW_MEMBERS_MAX
 from ringcast.wire.runs import Data as Data
 from ringcast.wire.runs import Messages as Messages
 from ringcast.wire.runs import UnicastData as UnicastData
-from ringcast.wire.schema import AtMost, Column, Flag, Table
+from ringcast.wire.schema import AtMost, Column, Flag, Item, Number, Record, Table
 
 
 @frame(2, frozen=False, to_anyone=True, in_view=True)
@@ -132,12 +133,20 @@ class Leave:
     """To a coordinator: go on without me."""
 
 
+_STREAM: Final = Record([Number("B", Stream.TOTAL, Stream.TOTAL, Reject.STREAM, Stream)], Stream)
+_UNIFORM_UNLESS_TOLD: Final = Item(
+    lambda stream: b"" if stream is Stream.UNIFORM else _STREAM.encode(stream),
+    lambda cut: _STREAM.cut(cut) if cut.left else Stream.UNIFORM,
+)
+
+
 @frame(40, to_anyone=True, in_view=True)
 class Commit:
     """To the group: all members of the view that this is said in hold my uniform messages up to
-    `seqno`. They may be delivered."""
+    `seqno`, or those of the one order that I relay. They may be delivered."""
 
     seqno: Seqno
+    stream: Annotated[Stream, _UNIFORM_UNLESS_TOLD] = Stream.UNIFORM
 
 
 @frame(44, alone=True, in_view=True)
@@ -294,6 +303,40 @@ class JoinerBlocked:
     is_full: Annotated[bool, Flag(1)]
 
 
-SystemMessage: TypeAlias = (
+@frame(38, MESSAGES)
+class Submit:
+    """To the sequencer of this view: relay this (batches.py)."""
+
+    tag: Not0
+    batch: Rest
+    is_lowest: Annotated[bool, Flag(1)] = False
+    """Nothing that comes before it is pending."""
+
+
+@frame(39, MESSAGES)
+class Ask:
+    """To the sequencer of this view: what of mine comes next? And tell me when all others have
+    delivered up to this number of mine; 0: I do not want to know."""
+
+    tag: Not0
+    delivered: CounterOr0
+
+
+@frame(30, MESSAGES)
+class SubmitFrom:
+    """To an origin, from the sequencer of this view: submit from this message on, from this byte of
+    it on; so many batches wait here. And all others have delivered your messages up to that number.
+    0: nothing is said of that."""
+
+    tag: Not0
+    number: CounterOr0 = 0
+    offset: WindowSize = 0
+    queued: WindowSize = 0
+    delivered: CounterOr0 = 0
+
+
+OrderMessage: TypeAlias = Submit | Ask | SubmitFrom
+_StateMessage: TypeAlias = (
     StateRefused | StateBegin | StateData | StateEnd | StateAck | StateCancel | JoinerBlocked
 )
+SystemMessage: TypeAlias = _StateMessage | OrderMessage
