@@ -153,6 +153,10 @@ def begins_without_the_cut(self: ViewStreams, begin: Begin, now: int, out: Effec
     VIEW_BEGIN(self, begin, now, out)
 
 
+def keeps_its_parts(self: OrderReader, start: Start) -> None:
+    self.position, self._seen = start
+
+
 def sees_nothing(self: OrderReader, start: Start) -> None:
     READER_BEGIN(self, start._replace(seen={}))
 
@@ -186,7 +190,7 @@ DEFECTS: dict[str, list[tuple[Any, str, Any]]] = {
     ],
     "16 stands at what is taken": [(TotalOrder, "standing", stands_at_what_is_taken)],
     "17 parts count": [(Head, "ends", property(lambda head: 1 if head.is_part else head.extent))],
-    "18 unfinished tails stay": [(OrderReader, "begin", silent)],
+    "18 unfinished tails stay": [(OrderReader, "begin", keeps_its_parts)],
     "20 gone by lists": [(streams, "installed", names_by_lists)],
     "27 cut without order": [(parts, "_with_order", cut_without_order)],
     "cut at what each has": [(Agreement, "is_kept", lambda self, stream: False)],
