@@ -8,6 +8,8 @@ RingcastError
 ├── TooFewMembers     the view has fewer than `min_members`: nothing is sent to the group
 ├── Undeliverable     a member that is not in the view, or messages to one that were given up
 ├── TimedOut          what was waited for did not come in the time that was given
+├── NotOrdered        total messages that are in no order: they were not sent to anybody
+├── OutcomeUnknown    a total message of which nobody can say whether it is in the order
 ├── NotDelivered      a message whose receipt names who departed before it had delivered it
 ├── RequestFailed     a request that will not be answered: says who was asked, and why
 ├── StateInterrupted  a state that does not come to its end here; it may come again
@@ -121,6 +123,24 @@ class NotDelivered(RingcastError):
             f"{names} left, or was excluded, before it had delivered the message: {reason}"
         )
         self.missing = missing
+
+
+class NotOrdered(RingcastError):
+    """Total messages first..last were accepted here, and never left this member: nobody delivers
+    them."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__(
+            f"total messages {first}..{last} are not in the order: this member was out of its "
+            "group before they were sent to anybody"
+        )
+        self.first = first
+        self.last = last
+
+
+class OutcomeUnknown(RingcastError):
+    """Nobody can say whether this was done. To do it once more is right only if it may be done
+    twice."""
 
 
 class RequestFailed(RingcastError):

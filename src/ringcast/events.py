@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ringcast.errors import Undeliverable as Undeliverable  # it is raised, too
 
 if TYPE_CHECKING:
-    from ringcast.model import Digest, Member, Run, Stream, View, ViewId
+    from ringcast.model import Digest, Member, Place, Run, Stream, View, ViewId
 
 
 @dataclass(slots=True)
@@ -23,6 +23,12 @@ class Delivered:
     run: Run
     view_id: ViewId
     epoch: int = 0
+    position: int = 0
+    """Of the first of them in the one order of total messages; 0 for all others."""
+    carried: bool = False
+    """Total: accepted before its sender came to the history that this is, from another one."""
+    seen: bool = False
+    """Total: this member has taken it before, in a history that is not this one."""
 
 
 @dataclass(slots=True)
@@ -48,13 +54,22 @@ class ViewInstalled:
     `together` are the members, this one among them, that come from this member's last view: they
     have delivered the same in it. It is empty in the first view. `unconfirmed` are this member's
     own messages to the group, as (stream, first, last), that some member of this view may lack for
-    good: that one was in a view with this member before, and comes back from another.
+    good: that one was in a view with this member before, and comes back from another. Of total
+    messages: that are not in the history with which this view begins, or of which nobody knows.
+
+    In the one order of total messages it stands at the same place for all of a part: behind the
+    message of this `position`. `gone` are the members of the leading part's last view that do not
+    come along with that part, `came` those of this view that were not in it: both are the same at
+    all members of the view. Who has skipped a view is in both.
     """
 
     view: View
     parts: tuple[View, ...] = ()
     together: tuple[Member, ...] = ()
     unconfirmed: tuple[tuple[Stream, int, int], ...] = ()
+    position: int = 0
+    gone: tuple[Member, ...] = ()
+    came: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +113,17 @@ class Confirmed:
     number: int
     missing: tuple[Member, ...] = ()
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """The total message of the receipt of this number stands at this place of the one order; with
+    position 0, somewhere before that view. None: it is not ordered, as far as is known here; if it
+    `is_submitted`, it may be all the same."""
+
+    number: int
+    place: Place | None
+    is_submitted: bool = False
 
 
 # Requests: not frozen, which would take longer than all else that is done to make one
@@ -206,6 +232,7 @@ Event: TypeAlias = (
     | GapSkipped
     | Closed
     | Confirmed
+    | Ordered
     | RequestReceived
     | ReplyReceived
     | StateEvent

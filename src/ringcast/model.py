@@ -153,6 +153,9 @@ class Stream(IntEnum):
 
     FIFO = 0
     UNIFORM = 1
+    TOTAL = 2
+    """All that one member relays in its view, for the one order. To applications: a sender's
+    messages in that order, by their numbers."""
 
 
 class Purge(IntEnum):
@@ -261,6 +264,31 @@ class Headers(Mapping[str, str]):
 
 
 NO_HEADERS: Final = Headers({})
+
+
+class Place(NamedTuple):
+    """Where a message stands in the one order of total messages: unique for ever.
+
+    Places of one member ascend as it goes from view to view. Position 0: before that view, where it
+    was not told."""
+
+    view_id: ViewId
+    position: int
+
+    def _key(self) -> tuple[int, Member, int]:
+        return self.view_id.counter, self.view_id.creator, self.position
+
+    def __lt__(self, other: tuple[object, ...]) -> bool:
+        return self._key() < other._key() if isinstance(other, Place) else NotImplemented
+
+    def __le__(self, other: tuple[object, ...]) -> bool:
+        return self._key() <= other._key() if isinstance(other, Place) else NotImplemented
+
+    def __gt__(self, other: tuple[object, ...]) -> bool:
+        return self._key() > other._key() if isinstance(other, Place) else NotImplemented
+
+    def __ge__(self, other: tuple[object, ...]) -> bool:
+        return self._key() >= other._key() if isinstance(other, Place) else NotImplemented
 
 
 @dataclass(slots=True)

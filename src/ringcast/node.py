@@ -61,7 +61,9 @@ class Node:
         """`state`: the application gives its state to joiners, and wants it when it joins; in a
         group all should agree on that. Where there is a membership layer only."""
         self.me = me
-        self.memory = Memory(config, len(streams), has_state=state)
+        has_total = Stream.TOTAL in streams
+        plain = len(streams) - has_total
+        self.memory = Memory(config, plain, has_state=state, has_total=has_total)
         config = self.memory.config
         self.view: View | None = None
         self.datagrams = Datagrams(me, config, seal)
@@ -183,24 +185,33 @@ class Node:
             self._stack.run_to_completion(now)
 
     def ask_receipt(
-        self, *, stream: Stream = Stream.FIFO, to: Member | None = None, is_flush: bool = False
+        self,
+        now: int,
+        *,
+        stream: Stream = Stream.FIFO,
+        to: Member | None = None,
+        is_flush: bool = False,
     ) -> int | None:
         """Ask when the last message that was sent there has been delivered: by all other members of
         the view, or by that member. Confirmed follows, under the number that is returned, or
-        Closed. None: it has been. `is_flush`: who departs meanwhile is not waited for."""
+        Closed; of a total message Ordered comes before. None: it has been. `is_flush`: who departs
+        meanwhile is not waited for."""
         self._receipts_asked += 1
         number = self._receipts_asked
-        if to is None:
-            return self.multicast.ask_receipt(number, stream, is_flush=is_flush)
-        return self.unicast.ask_receipt(number, to, is_flush=is_flush)
+        if to is not None:
+            return self.unicast.ask_receipt(number, to, is_flush=is_flush)
+        streams = self.multicast
+        asked = streams.ask_receipt(number, stream, now, self.effects, is_flush=is_flush)
+        self._stack.run_to_completion(now)
+        return asked
 
-    def ask_flush(self) -> list[int]:
+    def ask_flush(self, now: int) -> list[int]:
         """Ask the same of all that was sent so far. For each number Confirmed follows when the
         members of the view have delivered; those that depart meanwhile are not waited for."""
         view, streams = self.view or (), self.multicast.streams
-        asked = [self.ask_receipt(stream=stream, is_flush=True) for stream in streams]
+        asked = [self.ask_receipt(now, stream=stream, is_flush=True) for stream in streams]
         peers = [peer for peer in self.unicast.senders if peer in view]
-        asked += [self.ask_receipt(to=peer, is_flush=True) for peer in peers]
+        asked += [self.ask_receipt(now, to=peer, is_flush=True) for peer in peers]
         return [number for number in asked if number is not None]
 
     def stabilize(self, now: int) -> None:

@@ -32,6 +32,7 @@ from ringcast.events import (
     Delivered,
     FragmentsDelivered,
     GapSkipped,
+    Ordered,
     ReplyReceived,
     RequestReceived,
     StateLost,
@@ -205,8 +206,8 @@ class Group:
         """Send to everybody, oneself included, or to one member alone.
 
         With `guarantee="uniform"` nobody takes the message before everybody holds it: if one takes
-        it, all who stay in the group do, even if this member dies at once. That costs a round trip
-        before anybody has it.
+        it, all who stay in the group do, even if this member dies at once. That costs a round trip.
+        With `guarantee="total"`, besides, all take all such messages in one order (`position`).
 
         Waits only while the window is full: the group's for this guarantee, or that member's. What
         is sent to one member, and what is sent with another guarantee, has an order of its own.
@@ -215,7 +216,8 @@ class Group:
         `min_members`.
 
         With `receipt=True` a Receipt is returned: `await receipt.delivered()` ends when the other
-        members of the view that the message was sent in have delivered it.
+        members of the view that the message was sent in have delivered it; `ordered()` of a total
+        message, when it has its place.
 
         `headers` are texts by name, 1 KiB at most, that readers find beside the payload; `channel`
         is one of them, by which several uses of one group are told apart.
@@ -264,8 +266,8 @@ class Group:
             outgoing.sent += accepted
             if outgoing.sent == len(outgoing.payloads):
                 if outgoing.wants_receipt:
-                    number = self._driver.node.ask_receipt(stream=stream, to=to)
-                    outgoing.receipt = self._receipts.of(number)
+                    number = self._driver.ask_receipt(stream, to)
+                    outgoing.receipt = self._receipts.of(number, self._driver.last_total(stream))
                 return
             if accepted < len(chunk):
                 self._watch_unread()  # it may be this member that blocks itself
@@ -449,7 +451,7 @@ class Group:
         await self._gathered.until_settled()
         self._check_open()
         node = self._driver.node
-        pending = [self._receipts.of(number) for number in node.ask_flush()]
+        pending = [self._receipts.of(number) for number in node.ask_flush(self._driver.now())]
         if pending and node.config.multicast.stability is not None:
             self.stabilize()
         for receipt in pending:
@@ -515,6 +517,8 @@ class Group:
                 self._open_writable(to)
             case Confirmed():
                 self._receipts.on_confirmed(event)
+            case Ordered():
+                self._receipts.on_ordered(event)
             case ViewInstalled():
                 if event.parts:
                     log.info("%s: merged from %s", self.me, ", ".join(map(repr, event.parts)))
@@ -652,7 +656,7 @@ class Group:
         """Where messages to this destination with this guarantee travel."""
         stream = STREAMS.get(guarantee) if isinstance(guarantee, str) else None
         if stream is None:
-            raise UsageError(f"guarantee is 'fifo' or 'uniform', not {guarantee!r}")
+            raise UsageError(f"guarantee is 'fifo', 'uniform' or 'total', not {guarantee!r}")
         if to is not None and stream is not Stream.FIFO:
             raise UsageError(
                 f"guarantee={guarantee!r} is for messages to the group: it says that all take a "

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ringcast.trace.observe.observer import TraceObserver
     from ringcast.trace.recorder import Recorder
 
-STREAMS = {"fifo": Stream.FIFO, "uniform": Stream.UNIFORM}
+STREAMS = {"fifo": Stream.FIFO, "uniform": Stream.UNIFORM, "total": Stream.TOTAL}
 """By guarantee: where messages to the group travel."""
 
 log = logging.getLogger("ringcast")

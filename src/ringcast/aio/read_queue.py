@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import replace
 from functools import partial
-from itertools import repeat
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ringcast.aio.state import SnapshotMarker
+from ringcast.errors import UsageError
 from ringcast.events import Delivered, GapSkipped, StateLost, Undeliverable, ViewInstalled
-from ringcast.model import NO_HEADERS, Run, Stream
+from ringcast.model import NO_HEADERS, Place, Run, Stream
 from ringcast.wire.headers import read_headers
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ NOTICES_MAX = 1024
 
 Loss: TypeAlias = Undeliverable | GapSkipped | StateLost
 Notice: TypeAlias = ViewInstalled | Loss
-Guarantee: TypeAlias = Literal["fifo", "uniform"]
+Guarantee: TypeAlias = Literal["fifo", "uniform", "total"]
 
 log = logging.getLogger("ringcast")
 
@@ -45,6 +47,12 @@ class Message(NamedTuple):
     """What it was sent with. `seqno` counts the sender's messages with this guarantee."""
     headers: Headers = NO_HEADERS
     """What its sender said of it, by name."""
+    position: int = 0
+    """Of a total message: which one it is in the one order of all. 0 for all others."""
+    carried: bool = False
+    """Total: its sender had sent it before it came to this part of the group from another one."""
+    seen: bool = False
+    """Total: this member has taken it before, in another part."""
 
     @property
     def channel(self) -> str:
@@ -57,18 +65,28 @@ class Message(NamedTuple):
         with `send_time=True`."""
         return self.headers.sent_at
 
+    @property
+    def place(self) -> Place:
+        """Where a total message stands in the one order: unique for ever, and in order."""
+        if not self.position:
+            raise UsageError(f"a {self.guarantee} message has no place: send guarantee='total'")
+        return Place(self.view, self.position)
+
 
 _make_message: Final = partial(tuple.__new__, Message)  # a call into C for each
 
 
 def _messages_of(delivered: Delivered) -> list[Message]:
     run = delivered.run
-    guarantee = "uniform" if run.stream is Stream.UNIFORM else "fifo"
+    guarantee = run.stream.name.lower()
     same = (delivered.sender, delivered.view_id, delivered.epoch > 0, guarantee)
     sender, view_id, to_me, guarantees = map(repeat, same)
     seqnos = range(run.first, run.first + len(run.payloads))
     headers = repeat(NO_HEADERS) if run.headers is None else run.headers
-    fields = zip(sender, run.payloads, seqnos, view_id, to_me, guarantees, headers, strict=False)
+    positions = count(delivered.position) if delivered.position else repeat(0)
+    flags = map(repeat, (delivered.carried, delivered.seen))
+    known = sender, run.payloads, seqnos, view_id, to_me, guarantees, headers
+    fields = zip(*known, positions, *flags, strict=False)
     return list(map(_make_message, fields))
 
 
@@ -111,7 +129,7 @@ class ReadQueue:
         headers, payloads, unread = read_headers(run.payloads)
         self.unread_headers += unread
         run = Run(run.stream, run.first, payloads, headers)
-        self.items.append(Delivered(delivered.sender, run, delivered.view_id, delivered.epoch))
+        self.items.append(replace(delivered, run=run))
 
     def add_marker(self, marker: SnapshotMarker) -> None:
         self.items.append(marker)
@@ -198,7 +216,7 @@ class ReadQueue:
         run, headers = delivered.run, delivered.run.headers
         headers = None if headers is None else headers[at:]
         run = Run(run.stream, run.first + at, run.payloads[at:], headers)
-        return Delivered(delivered.sender, run, delivered.view_id, delivered.epoch)
+        return replace(delivered, run=run, position=delivered.position and delivered.position + at)
 
     def _drop_oldest(self) -> None:
         if not self.dropped:
@@ -242,9 +260,9 @@ def describe_losses(end: Closed) -> str:
     """Which of one's own messages to the group may not have arrived: for people."""
     streams = [f"{first}..{last}" for stream, first, last in end.unacked if stream is Stream.FIFO]
     streams += [
-        f"uniform {first}..{last}"
+        f"{stream.name.lower()} {first}..{last}"
         for stream, first, last in end.unacked
-        if stream is Stream.UNIFORM
+        if stream is not Stream.FIFO
     ]
     if end.unsent_bytes:
         streams.append(f"{end.unsent_bytes} bytes of a large message")

@@ -10,24 +10,45 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.aio.gate import Gate
-from ringcast.errors import GroupClosed, NotDelivered
+from ringcast.errors import GroupClosed, NotDelivered, NotOrdered, OutcomeUnknown, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringcast.errors import RingcastError
-    from ringcast.events import Confirmed
+    from ringcast.events import Confirmed, Ordered
+    from ringcast.model import Place
 
 
 class Receipt:
     """Of one message. Made by `send`; any number of tasks may await it, at any time."""
 
-    __slots__ = ("_failure", "_gate", "_is_ready")
+    __slots__ = ("_failure", "_gate", "_is_ready", "_number", "_place", "_unordered")
 
-    def __init__(self, *, is_ready: bool = False) -> None:
+    def __init__(self, *, is_ready: bool = False, total: int = 0) -> None:
+        """`total`: the number of a total message."""
         self._is_ready = is_ready
+        self._number = total
         self._failure: Callable[[], RingcastError] | None = None
+        self._place: Place | None = None
+        self._unordered: Callable[[], RingcastError] | None = None
         self._gate = Gate()
+
+    async def ordered(self) -> Place:
+        """Of a total message: wait until it has its place in the one order, which this returns.
+        This member has taken it there, and all who go on with this member do. Position 0: it has
+        its place somewhere before that view, and other members took it there.
+
+        NotOrdered: this member was out of its group before it could send the message.
+        OutcomeUnknown: it has sent it, and nobody can say whether it is in the order.
+        """
+        if not self._number:
+            raise UsageError("only total messages have a place: send with guarantee='total'")
+        while self._place is None:
+            if self._unordered is not None:
+                raise self._unordered()
+            await self._gate.wait()
+        return self._place
 
     async def delivered(self) -> None:
         """Wait until every other member of the view that the message was sent in has delivered it;
@@ -46,6 +67,16 @@ class Receipt:
             raise self._failure()
         return self._is_ready
 
+    def _order(self, event: Ordered) -> None:
+        number, self._place = self._number, event.place
+        if event.place is None and event.is_submitted:
+            self._unordered = lambda: OutcomeUnknown(
+                f"total message {number} was sent, and nobody can say whether it is in the order"
+            )
+        elif event.place is None:
+            self._unordered = lambda: NotOrdered(number, number)
+        self._gate.open()
+
     def _end(self, failure: Callable[[], RingcastError] | None = None) -> None:
         self._is_ready, self._failure = failure is None, failure
         self._gate.open()
@@ -57,11 +88,17 @@ class Receipts:
     def __init__(self) -> None:
         self._pending: dict[int, Receipt] = {}
 
-    def of(self, number: int | None) -> Receipt:
-        """The receipt of this number; None: there is nothing to wait for."""
+    def of(self, number: int | None, total: int = 0) -> Receipt:
+        """The receipt of this number; None: there is nothing to wait for. `total`: the number of
+        the message, if it is one."""
         if number is None:
             return Receipt(is_ready=True)
-        return self._pending.setdefault(number, Receipt())
+        return self._pending.setdefault(number, Receipt(total=total))
+
+    def on_ordered(self, event: Ordered) -> None:
+        receipt = self._pending.get(event.number)
+        if receipt is not None:
+            receipt._order(event)
 
     def on_confirmed(self, event: Confirmed) -> None:
         receipt = self._pending.pop(event.number, None)

@@ -361,7 +361,7 @@ class SendQueues:
     def __init__(self, engine: Engine, group: Group) -> None:
         self._engine = engine
         self._group = group
-        kinds: tuple[Guarantee, ...] = "fifo", "uniform"
+        kinds: tuple[Guarantee, ...] = "fifo", "uniform", "total"
         self.to_all = {kind: SendQueue(engine, group, kind) for kind in kinds}
         self._to_one: dict[Member, SendQueue] = {}
         self._is_closed = False

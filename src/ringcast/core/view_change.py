@@ -8,6 +8,7 @@ cut for ever.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ringcast.wire.changes import Holding
@@ -27,6 +28,19 @@ def order(id: ViewId) -> tuple[int, Member]:
     return id.counter, id.creator
 
 
+class OrderStanding(NamedTuple):
+    """Of total messages: how far a member has come in the one order."""
+
+    position: int = 0
+    marks: Mapping[Member, int] = MappingProxyType({})
+    """Of each origin: the highest number that is in the history."""
+    has_forgotten: bool = False
+    """Marks of some who may come back are not known any more."""
+
+
+NOTHING_ORDERED: Final = OrderStanding()
+
+
 class Snapshot(NamedTuple):
     """What a member has at the moment at which it promises: nothing that comes later counts."""
 
@@ -34,6 +48,8 @@ class Snapshot(NamedTuple):
     """The last seqno that it has given, by stream."""
     held: Mapping[Origin, int]
     """How far it holds each origin of its view without a gap; 0 where nothing is said."""
+    order: OrderStanding = NOTHING_ORDERED
+    """With all that it holds."""
 
 
 class Part(NamedTuple):
@@ -61,6 +77,16 @@ class Cut:
     takers: tuple[Member, ...] = ()
     secret: int = 0
     """Of the view: what permits to propose to its members are made of."""
+    order: OrderStanding = NOTHING_ORDERED
+    """Of the leading part at its cut, where there are several."""
+    gone: tuple[Member, ...] = ()
+    """Members of that part's view that are not in it; the same."""
+
+    @property
+    def lead(self) -> Part:
+        """The leading part: whose history of total messages counts. Where a state does, that is the
+        part of who gives it."""
+        return self.parts[0] if self.provider is None else self.part_of(self.provider)
 
     def part_of(self, member: Member) -> Part:
         return next(part for part in self.parts if member in part.members)

@@ -136,7 +136,7 @@ class Views:
             is_finishing, awaited = proposer.step is Step.FINISH, proposer.awaited
             asked = [proposer.step, *(awaited.items() if is_finishing else awaited)]
             for who, state in sorted(proposer._states.items()):
-                own, held = state.snapshot
+                own, held, _ = state.snapshot
                 flushed = (each.id for each in state.flushed)
                 asked.append((who, state.view.id, *own.values(), *held.values(), *flushed))
         kept = tuple(each.proposal.id for each in follower._flushed)

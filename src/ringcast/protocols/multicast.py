@@ -41,6 +41,7 @@ from ringcast.protocols.stability import StabilityRounds
 from ringcast.window.fragmenter import check_payloads
 from ringcast.window.send import room_of
 from ringcast.wire.frames import (
+    LogCommit,
     PeerRepair,
     PeerRepairRequest,
     StabilityQuery,
@@ -181,7 +182,9 @@ class ReliableMulticast(Layer):
         for receiver in self.receivers.values():
             receiver.close(allowance, out)
 
-    def ask_receipt(self, number: int, stream: Stream, *, is_flush: bool) -> int | None:
+    def ask_receipt(
+        self, number: int, stream: Stream, now: int, out: Effects, *, is_flush: bool
+    ) -> int | None:
         """Confirmed follows, under the number that is returned, when all other members of the view
         have delivered what was sent so far. None: they have."""
         sending = self.senders.get(stream)
@@ -272,7 +275,7 @@ class ReliableMulticast(Layer):
             self.rounds.on_data(now)
 
     def _open(self, origin: Origin, offset: int, now: int) -> None:
-        is_gated = origin.stream is Stream.UNIFORM
+        is_gated = origin.stream is not Stream.FIFO
         timers = self.deadlines.owner(("received", origin))
         receiver = self.receiver(origin, self.config, offset, timers, is_gated=is_gated)
         self.ready.discard(origin)
@@ -289,8 +292,9 @@ class ReliableMulticast(Layer):
             sender = receiver.origin.sender
             receiver.helpers = tuple(who for who in view if who not in (self.me, sender))
 
-    def _on_commit(self, source: Member, commit: Commit, now: int) -> None:
-        receiver = self.receivers.get(Origin(source, Stream.UNIFORM))
+    def _on_commit(self, source: Member, commit: Commit | LogCommit, now: int) -> None:
+        stream = Stream.TOTAL if isinstance(commit, LogCommit) else Stream.UNIFORM
+        receiver = self.receivers.get(Origin(source, stream))
         if receiver is None:
             self.refused += 1
         else:
@@ -420,14 +424,18 @@ class ReliableMulticast(Layer):
         share = self.receive_buffer // max(1, active)
         return max(min(share, self.allowed_bytes), self._datagram_room)
 
+    def _unacked(self) -> tuple[tuple[Stream, int, int], ...]:
+        """Own messages that somebody may not have got."""
+        return tuple(
+            (stream, sending.acked_by_others + 1, sending.window.high)
+            for stream, sending in self.senders.items()
+            if stream is not Stream.TOTAL and not sending.is_flushed and not self.has_handed_over
+        )
+
     def _shut(self, reason: str, out: Effects) -> None:
         self._is_closed = True
         unsent_bytes = sum(sending.fragments.rest_bytes for sending in self.senders.values())
-        unacked = tuple(
-            (stream, sending.acked_by_others + 1, sending.window.high)
-            for stream, sending in self.senders.items()
-            if not sending.is_flushed and not self.has_handed_over
-        )
+        unacked = self._unacked()
         self._last_sent = {stream: box.window.high for stream, box in self.senders.items()}
         for box in self._boxes():
             box.remove()

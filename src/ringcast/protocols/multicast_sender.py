@@ -46,7 +46,7 @@ from ringcast.texts import counted
 from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
 from ringcast.window.send import SendWindow
-from ringcast.wire.frames import Commit, Data, Watermark
+from ringcast.wire.frames import Commit, Data, LogCommit, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -86,7 +86,7 @@ class MulticastSender:
         assumed_bytes: int | None = None,
     ) -> None:
         """`assumed_bytes` may be under way until somebody has said how many it allows."""
-        self.is_gated = stream is Stream.UNIFORM
+        self.is_gated = stream is not Stream.FIFO
         stability = None if self.is_gated else config.stability
         window = SendWindow(
             config.capacity,
@@ -100,6 +100,7 @@ class MulticastSender:
         self.assembler = Assembler(config.max_message_bytes)  # for one's own application
         frame = partial(Data, stream)
         self.stream = SendStream(window, fragment_bytes, None, frame, self.assembler)
+        self.stream.is_told = stream is not Stream.TOTAL
         self.fragments = self.stream.fragments
         self.acks: AckTable | AgreedMark
         if stability is None:
@@ -111,12 +112,11 @@ class MulticastSender:
         self.is_frozen = False
         self.heard: dict[Member, int] = {}
         """When each member last acknowledged anything."""
-        self._me = me
-        self._stream = stream
+        self._me, self._stream = me, stream
+        self._commits = LogCommit if stream is Stream.TOTAL else Commit
         self._config = config
         self._tau = round(config.xmit_interval_s * 1e9)
-        is_acked = stability is None
-        self.limits = Limits(me, window, config, view, assumed_bytes, is_acked=is_acked)
+        self.limits = Limits(*(me, window, config, view, assumed_bytes), is_acked=stability is None)
         self._quota: dict[Member, int] = {}  # messages retransmitted to each since then
         self._timers = timers
         self._probe_interval = WATERMARK_PROBE_START_NS
@@ -226,7 +226,7 @@ class MulticastSender:
             if self.is_behind:
                 out.datagram(None, Watermark(self._stream, self.window.high))
                 if self.is_gated:
-                    out.datagram(None, Commit(self.window.gate))
+                    out.datagram(None, self._commits(self.window.gate))
                 self._complain(now, out)
                 self._probe_interval = min(2 * self._probe_interval, self._tau)
                 self._timers.arm(Timer.WATERMARK_PROBE, now + self._probe_interval)
@@ -267,7 +267,9 @@ class MulticastSender:
         for table in (self.heard, self._quota):
             for member in [member for member in table if member not in view]:
                 del table[member]
-        if len(staying) < len(view):
+        if self._stream is Stream.TOTAL:
+            self.fragments.abandon()  # its origin submits it anew
+        elif len(staying) < len(view):
             self.fragments.start_over()
             if self.fragments.starts_often:
                 out.signal(StartsOver())
@@ -394,7 +396,7 @@ class MulticastSender:
         before, held = self.window.gate, self.acks.min_received
         if self.is_gated and held > before:
             self.window.gate = held
-            out.datagram(None, Commit(held))
+            out.datagram(None, self._commits(held))
 
     def _purge(self, now: int, out: Effects) -> None:
         """Let go of what every current member has delivered."""

@@ -19,12 +19,13 @@ from ringcast.core.shared import Deadlines, GroupState
 from ringcast.core.view_change import Begin, Freeze
 from ringcast.errors import DecodeError, TooFewMembers, UsageError
 from ringcast.events import Delivered, ReplyReceived, RequestReceived, StateChunk, Writable
-from ringcast.model import SYSTEM_EPOCH
+from ringcast.model import SYSTEM_EPOCH, Stream
 from ringcast.protocols.channel import ControlChannel
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.state import StateTransfer
+from ringcast.wire.frames import Submit, SubmitFrom, SubmitQuery
 from ringcast.wire.messages import decode_message, decode_request, encode_message
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Layer, Signal
     from ringcast.core.observer import Observer
     from ringcast.events import Event
-    from ringcast.model import Member, Stream, View
+    from ringcast.model import Member, View
     from ringcast.protocols.unicast import ReliableUnicast
     from ringcast.protocols.views.streams import ViewStreams
     from ringcast.wire.frames import Frame
@@ -131,6 +132,8 @@ class Stack:
             ]
         elif state:
             raise UsageError("state transfer needs a membership layer: it is who lets joiners in")
+        elif Stream.TOTAL in streams:
+            raise UsageError("total messages need a membership layer: members submit through it")
         self.group = GroupState(me)
         self.deadlines = Deadlines()
         for layer in self.layers:
@@ -256,6 +259,8 @@ class Stack:
             return
         if isinstance(message, RequestReceived | ReplyReceived):
             self.out.event(message)
+        elif isinstance(message, Submit | SubmitQuery | SubmitFrom):
+            self.multicast.receive_message(source, message, now, self.out)
         elif self.state is not None:
             self.state.receive_message(source, message, now, self.out)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringcast.model import Stream
 from ringcast.rules import bounds
 from ringcast.sim.clock import NS_PER_MS, ns
 from ringcast.sim.facts import facts_of
 from ringcast.sim.harness import NodeFailure
-from ringcast.sim.workload import EVERYBODY, UNIFORM
+from ringcast.sim.workload import EVERYBODY, SECOND
 from ringcast.trace.rows import PHASE
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ringcast.sim.member import SimProcess
 
 HEAL_STEP_MS = 5.0
+NS_PER_S = 10**9
 SPREAD_MS = 10.0
 """Applications send their last messages within this time after the network has healed."""
 SPELL_SHARE = 0.4
@@ -89,7 +91,7 @@ class Phases:
         """What is for everybody goes on either stream."""
         share = self._options.uniform
         is_uniform = dest == EVERYBODY and share > 0 and self._random.random() < share
-        return UNIFORM if is_uniform else dest
+        return SECOND if is_uniform else dest
 
     def _safety(self) -> None:
         self._recorder.write(PHASE, kind="safety")
@@ -182,12 +184,12 @@ class Phases:
         leaver = self._options.late_leaver
         process = self._cluster.process_in(leaver)
         if process is not None and process.can_act and self._cluster.may_go(process):
-            process.resident.want(UNIFORM, self._options.late_messages)
+            process.resident.want(SECOND, self._options.late_messages)
             process.resident.depart()
 
     def _late_pairs(self) -> list[tuple[int, int]]:
         """Who sends to whom once the network has healed."""
-        streams = (EVERYBODY, UNIFORM) if self._options.has_uniform else (EVERYBODY,)
+        streams = (EVERYBODY, SECOND) if self._options.second is not None else (EVERYBODY,)
         everybody = [(slot, dest) for dest in streams for slot in range(self._options.nodes)]
         if self._options.protocol == "multicast":
             return everybody
@@ -213,9 +215,12 @@ class Phases:
         ):
             # The dead are given up at last.
             bound = max(bound, facts.max_retransmit_ns + 4 * facts.tau_ns)
-        if self._options.has_uniform:
+        if self._options.second is not None:
             most = max(self._options.capacities)
-            bound = max(bound, facts.drain_bound_ns(most, is_gated=True))
+            drained = facts.drain_bound_ns(most, is_gated=True)
+            if self._options.second is Stream.TOTAL:  # all go through one window, asked for by 1 s
+                drained = self._options.nodes * drained + NS_PER_S
+            bound = max(bound, drained)
         return bound
 
     def _find_blocked(self) -> None:

@@ -92,6 +92,11 @@ class Fragmenter:
             self.rest = deque(_cut(self._whole, self.largest))
             self.starts += 1
 
+    def abandon(self) -> None:
+        """The rest of the message that has begun is not sent."""
+        self.rest.clear()
+        self._whole, self.starts = b"", 0
+
     def admit_rest(self) -> list[Piece]:
         """Fragments for which there is room now."""
         first, parts = self.window.high + 1, list(self.rest)

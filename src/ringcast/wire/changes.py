@@ -79,6 +79,23 @@ class Mark(NamedTuple):
 Marks: TypeAlias = Annotated[tuple[Mark, ...], Table(record_of(Mark), _MARKS_MAX)]
 
 
+class OrderMarks(NamedTuple):
+    """How far somebody has come in the one order of total messages."""
+
+    position: Seqno
+    origins: ListedField
+    """Who has a mark, by their places in a list as far as they are in it, then the departed."""
+    marks: Annotated[tuple[int, ...], List(Record([SEQNO], int), VIEW_MEMBERS_MAX)]
+    """The highest number of each of them that is in the history."""
+    gone: MembersField = ()
+    """Of a Cut: members of the leading part's view that are not in it."""
+    has_forgotten: Annotated[bool, Flag(1)] = False
+    """Marks of some who may come back are not known any more."""
+
+
+_ORDER: Final = Layout(OrderMarks)
+
+
 class Flushable(NamedTuple):
     """A proposal whose cut a member holds: somebody may have installed it."""
 
@@ -179,7 +196,7 @@ class Propose:
 
 @frame(
     66,
-    wire_order="flags id view_id unlisted members own held flushed holding provider refused",
+    wire_order="flags id view_id unlisted members own held flushed holding provider refused order",
     long=True,
 )
 class State:
@@ -206,6 +223,8 @@ class State:
     """Who could not."""
     is_based: Annotated[bool, Flag(4)] = False
     """The proposer is in my view, too: what is not told of `held` is as that began; else 0."""
+    order: Annotated[OrderMarks | None, _ORDER, If(8)] = None
+    """With all that I hold; places are those in my view. None: I hold nothing of it."""
 
 
 @frame(67)
@@ -239,7 +258,7 @@ _PLACE_OR_NOBODY: Final = Item(
 )
 
 
-@frame(69, wire_order="flags id secret parts starts provider takers", long=True)
+@frame(69, wire_order="flags id secret parts starts provider takers order", long=True)
 class Cut:
     """Get what you lack up to the cut of your part."""
 
@@ -255,6 +274,9 @@ class Cut:
     those who were not in it."""
     secret: U64 = 0
     """Of the view: what permits are made of."""
+    order: Annotated[OrderMarks | None, _ORDER, If(8)] = None
+    """Of the leading part at its cut, where there are several; places are those in the proposal.
+    None: nothing was said in it, and nobody has gone."""
 
     def fault(self) -> Reject | None:
         return Reject.VIEW if self.provider is None and self.takers else None

@@ -23,6 +23,7 @@ from ringcast.wire.fields import (
     CounterOr0,
     DigestField,
     MemberField,
+    Not0,
     RangeList,
     Ranges,
     Rest,
@@ -140,6 +141,13 @@ class Commit:
     seqno: Seqno
 
 
+@frame(41, to_anyone=True, in_view=True)
+class LogCommit:
+    """The same of the log of total messages, from its sequencer."""
+
+    seqno: Seqno
+
+
 @frame(44, alone=True, in_view=True)
 class StabilityReport:
     """To the coordinator of this view: how far this member's application has come with the plain
@@ -226,7 +234,7 @@ class Pong:
     nonce: Counter
 
 
-_Multicast: TypeAlias = Data | Ack | Nack | Watermark | Commit
+_Multicast: TypeAlias = Data | Ack | Nack | Watermark | Commit | LogCommit
 _Stability: TypeAlias = StabilityReport | StabilityQuery | Stable | PeerRepairRequest | PeerRepair
 _Life: TypeAlias = Leave | Heartbeat | Ping | Pong
 StreamFrame: TypeAlias = _Multicast | _Stability | FlushFrame
@@ -294,6 +302,40 @@ class JoinerBlocked:
     is_full: Annotated[bool, Flag(1)]
 
 
-SystemMessage: TypeAlias = (
+@frame(38, MESSAGES)
+class Submit:
+    """To the sequencer of this view: relay this (batches.py)."""
+
+    tag: Not0
+    batch: Rest
+    is_lowest: Annotated[bool, Flag(1)] = False
+    """Nothing that comes before it is pending."""
+
+
+@frame(39, MESSAGES)
+class SubmitQuery:
+    """To the sequencer of this view: what of mine comes next? And tell me when all others have
+    delivered up to this number of mine; 0: I do not want to know."""
+
+    tag: Not0
+    delivered: CounterOr0
+
+
+@frame(30, MESSAGES)
+class SubmitFrom:
+    """To an origin, from the sequencer of this view: submit from this message on, from this byte of
+    it on; so many batches wait here. And all others have delivered your messages up to that number.
+    0: nothing is said of that."""
+
+    tag: Not0
+    number: CounterOr0 = 0
+    offset: WindowSize = 0
+    queued: WindowSize = 0
+    delivered: CounterOr0 = 0
+
+
+OrderMessage: TypeAlias = Submit | SubmitQuery | SubmitFrom
+_StateMessage: TypeAlias = (
     StateRefused | StateBegin | StateData | StateEnd | StateAck | StateCancel | JoinerBlocked
 )
+SystemMessage: TypeAlias = _StateMessage | OrderMessage

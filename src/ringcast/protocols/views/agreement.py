@@ -60,7 +60,7 @@ class Agreement:
 
     def is_kept(self, stream: Stream) -> bool:
         """Whether a survivor holds what a departed sender has sent on this stream."""
-        return stream is Stream.UNIFORM or self.settings.purge.is_retained
+        return stream is not Stream.FIFO or self.settings.purge.is_retained
 
     def take(self, settings: Settings | None) -> Settings | None:
         """Those of the view that begins; None: they are as before."""

@@ -16,16 +16,17 @@ lose it though nobody ever parted them:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ringcast.core.view_change import OWN, Cut, Part, order
-from ringcast.model import Origin
+from ringcast.core.view_change import NOTHING_ORDERED, OWN, Cut, Part, order
+from ringcast.model import Origin, Stream
 from ringcast.wire.changes import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ringcast.model import Member, Stream, View, ViewId
+    from ringcast.model import Member, View, ViewId
     from ringcast.protocols.views.frames import Flushable, Propose, State
 
     States = Mapping[Member, State]
@@ -63,7 +64,19 @@ def make_cut(proposal: Propose, states: States, is_kept: Callable[[Stream], bool
         for member in proposal.members
         for stream, seqno in states[member].snapshot.own.items()
     }
-    return Cut(proposal.id, parts, starts, *share_state(proposal, parts, states))
+    cut = Cut(proposal.id, parts, starts, *share_state(proposal, parts, states))
+    return cut if len(parts) == 1 else _with_order(cut, states)
+
+
+def _with_order(cut: Cut, states: States) -> Cut:
+    """The most that anybody of the leading part held is its cut: so that one's standing is that at
+    the cut."""
+    lead = cut.lead
+    view = states[lead.members[0]].view
+    source = lead.sources.get(Origin(view.coordinator, Stream.TOTAL))
+    order = NOTHING_ORDERED if source is None else states[source].snapshot.order
+    gone = tuple(member for member in view if member not in lead.members)
+    return replace(cut, order=order, gone=gone)
 
 
 def share_state(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ringcast.events import ViewInstalled
-from ringcast.model import View
+from ringcast.model import Stream, View
 from ringcast.texts import counted
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
     from ringcast.core.view_change import Begin
     from ringcast.events import Event
-    from ringcast.model import Member, Stream
+    from ringcast.model import Member
     from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.protocols.multicast_sender import MulticastSender
+    from ringcast.protocols.total.reading import Start
 
     Half = MulticastSender | MulticastReceiver
 
@@ -49,6 +50,8 @@ class UnreadView:
     """Somebody comes in who was not there: large messages that are under way start over."""
     pauses: bool = False
     """Nothing is to be read behind it until somebody says so."""
+    start: Start | None = None
+    """Where it stands in the one order of total messages."""
 
 
 class Reading:
@@ -81,8 +84,8 @@ class Reading:
         if not self.is_due:
             return None
         head = self.unread.popleft()
-        if head.has_new:
-            for half, cut in head.cuts.items():
+        for half, cut in head.cuts.items():
+            if head.has_new or half.origin.stream is Stream.TOTAL:
                 half.assembler.skip(cut, is_middle=False)
         return head
 
@@ -110,11 +113,21 @@ class Reading:
 
 
 def installed(
-    begin: Begin, together: Set[Member], unconfirmed: tuple[tuple[Stream, int, int], ...]
+    begin: Begin,
+    together: Set[Member],
+    unconfirmed: tuple[tuple[Stream, int, int], ...],
+    before: View | None,
 ) -> ViewInstalled:
     """What the application is told of this view. `together` come from this member's last view;
-    nobody: it is its first."""
-    view = begin.view
+    nobody: it is its first. `before`: that last view."""
+    view, lead = begin.view, begin.cut.lead
+    # Told with the cut, where there are several parts: whoever comes to it does not know them.
+    are_mine = before is not None and len(begin.cut.parts) == 1
+    missing = before.members if before is not None and are_mine else begin.cut.gone
+    before_all = dict.fromkeys((*missing, *lead.members))
+    along_with = set(lead.members).intersection(view)
+    gone = tuple(who for who in before_all if who not in along_with)
+    came = tuple(who for who in view if who not in lead.members)
     # The views that groups come together from, as far as their members are in this one.
     parts = tuple(
         View(part.view, members)
@@ -122,7 +135,9 @@ def installed(
         if (members := tuple(who for who in part.members if who in view)) and together
     )
     along = tuple(who for who in view if who in together)
-    return ViewInstalled(view, parts if len(parts) > 1 else (), along, unconfirmed)
+    return ViewInstalled(
+        view, parts if len(parts) > 1 else (), along, unconfirmed, gone=gone, came=came
+    )
 
 
 PARTED_MAX = 1024
@@ -140,7 +155,7 @@ class Parted:
 
     def part(self, senders: Mapping[Stream, MulticastSender], staying: Set[Member]) -> None:
         """A view begins in which only these of the last one are."""
-        for stream, sending in senders.items():
+        for stream, sending in _plain(senders):
             for member in sending.acks.members:
                 if member not in staying:
                     self._held.setdefault(member, {})[stream] = sending.acks.received_by(member)
@@ -153,9 +168,16 @@ class Parted:
         """These come from other views. What some of them may lack, by stream: from, to."""
         back = [self._held.pop(member) for member in members if member in self._held]
         found = []
-        for stream, sending in senders.items():
+        for stream, sending in _plain(senders):
             last = sending.window.high
             first = 1 + min((held.get(stream, last) for held in back), default=last)
             if first <= last:
                 found.append((stream, first, last))
         return tuple(found)
+
+
+def _plain(
+    senders: Mapping[Stream, MulticastSender],
+) -> list[tuple[Stream, MulticastSender]]:
+    """Without the log of total messages: origins say what becomes of that."""
+    return [(stream, each) for stream, each in senders.items() if stream is not Stream.TOTAL]

@@ -40,13 +40,23 @@ from ringcast.core.view_change import (
     Snapshot,
 )
 from ringcast.model import Origin, Stream
-from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.stream import deliver
+from ringcast.protocols.total.reading import count_messages
+from ringcast.protocols.total.streams import OrderedStreams
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.reading import UNREAD_WINDOWS, Parted, Reading, UnreadView, installed
 from ringcast.wire.changes import Forwarded, InView, Want, tag_of
-from ringcast.wire.frames import Ack, Commit, Data, Nack, PeerRepair, StreamFrame, Watermark
+from ringcast.wire.frames import (
+    Ack,
+    Commit,
+    Data,
+    LogCommit,
+    Nack,
+    PeerRepair,
+    StreamFrame,
+    Watermark,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
@@ -70,7 +80,7 @@ class Standing(Enum):
     FLUSHED = "flushed"
 
 
-class ViewStreams(ReliableMulticast):
+class ViewStreams(OrderedStreams):
     """The state machine of one member."""
 
     frames: ClassVar[tuple[type[Frame], ...]] = get_args(StreamFrame)
@@ -115,7 +125,7 @@ class ViewStreams(ReliableMulticast):
                     self._on_late(source, frame, now, out)
                 case Nack():
                     self._on_nack(source, frame, out)
-                case Commit():
+                case Commit() | LogCommit():
                     self._on_commit(source, frame, now)
                 case _ if self.standing is not Standing.OPEN:
                     self.refused += 1
@@ -127,6 +137,8 @@ class ViewStreams(ReliableMulticast):
                     self._on_peer_repair(frame, now, out)
                 case _:
                     self._on_rounds(source, frame, now, out)
+        if self.total is not None:
+            self._go_on_in_order(now, out)
         if self.rounds is not None:
             self._report(now, out)
 
@@ -165,7 +177,7 @@ class ViewStreams(ReliableMulticast):
         while not self.is_paused and (self.ready or unread):
             for half in list(unread[0].cuts) if unread else self._in_turn():
                 is_ready = unread or half.origin in self.ready
-                if not is_ready or (only_own and half.origin.sender != self.me):
+                if not is_ready or (only_own and not self._is_own(half)):
                     continue
                 room = min(limit, self.reading.room(half)) if unread else limit
                 if room > 0:
@@ -175,9 +187,15 @@ class ViewStreams(ReliableMulticast):
             if read is None:
                 break
             events += read
+        if self.total is not None:
+            self._go_on_in_order(now, out)
         if self.rounds is not None:
             self._report(now, out)
         return events
+
+    def _is_own(self, half: Half) -> bool:
+        """In the one order one's own are not to be read before those of others."""
+        return half.origin.sender == self.me and half.origin.stream is not Stream.TOTAL
 
     def take_own(self) -> list[Event]:
         """One's own messages that all others have delivered, or deliver whatever happens, however
@@ -187,7 +205,7 @@ class ViewStreams(ReliableMulticast):
         read: list[Event] | None = []
         while read is not None and self._reading_in is not None:
             events += read
-            for sending in self.senders.values():
+            for sending in filter(self._is_own, self.senders.values()):
                 first, end = sending.window.delivered + 1, self.reading.end(sending)
                 own = sending.take_last(end, is_handed_over=self.has_handed_over)
                 if own:
@@ -210,14 +228,15 @@ class ViewStreams(ReliableMulticast):
 
     @property
     def has_own_ready(self) -> bool:
-        halves = () if self.is_paused else self.senders.values()
+        halves = () if self.is_paused else filter(self._is_own, self.senders.values())
         return any(self.reading.room(half) > 0 for half in halves)
 
     @property
     def is_flushed(self) -> bool:
         """Everything that was accepted has its seqnos: the flush before the next view brings it to
         all who go on, whether their applications have read it or not."""
-        return not any(sending.fragments.rest for sending in self.senders.values())
+        has_rest = any(sending.fragments.rest for sending in self.senders.values())
+        return self._is_ordered and not has_rest
 
     def stats(self) -> dict[str, object]:
         return {
@@ -249,7 +268,8 @@ class ViewStreams(ReliableMulticast):
         own.update({stream: sending.window.high for stream, sending in self.senders.items()})
         held = {origin: half.window.received for origin, half in self.receivers.items()}
         held.update({Origin(self.me, stream): seqno for stream, seqno in own.items()})
-        out.signal(Frozen(id, Snapshot(own, held)))
+        order = self._freeze_in_order(self._next_tag, held)
+        out.signal(Frozen(id, Snapshot(own, held, order)))
 
     def _flush(self, part: Part, now: int, out: Effects) -> None:
         self.standing = Standing.FLUSHING
@@ -297,6 +317,8 @@ class ViewStreams(ReliableMulticast):
                 receiver.remove()
                 del self.receivers[origin]
                 self.ready.discard(origin)
+        if self.total is not None and self.total.entries is not None:
+            self.total.take(cuts[self.total.entries.log], now, out)
         self.standing = Standing.OPEN
         self.fetch.end()
         self._tag, self._next_tag = tag_of(view.id), 0
@@ -305,11 +327,17 @@ class ViewStreams(ReliableMulticast):
         self._parted.part(self.senders, together.intersection(view))
         self._enter(view, together, now, out)
         new = [member for member in view if member not in together]
-        for origin in (Origin(member, stream) for member in new for stream in self.streams):
-            self._open(origin, begin.cut.starts.get(origin, 0), now)
-        unconfirmed = self._parted.meet(new, self.senders)
-        event = installed(begin, frozenset() if is_first else together, unconfirmed)
-        self.reading.unread.append(UnreadView(view, [event], cuts, bool(new)))
+        for origin in (Origin(member, stream) for member in view for stream in self.streams):
+            if origin.sender in new or origin.stream is Stream.TOTAL:
+                self._open_new(origin, begin, now)
+        event = installed(
+            begin,
+            frozenset() if is_first else together,
+            self._parted.meet(new, self.senders),
+            self.group.previous,
+        )
+        event, start = self._begin_in_order(begin, event, now, out)
+        self.reading.unread.append(UnreadView(view, [event], cuts, bool(new), start=start))
         if self.reading.is_blocked:
             out.signal(Left(f"not read through {len(self.reading.unread)} views"))
         elif self.reading.ended_bytes(self._boxes()) > UNREAD_WINDOWS * self.config.grown_bytes:
@@ -318,6 +346,7 @@ class ViewStreams(ReliableMulticast):
         for sender, data in early:  # a window may have opened for it
             self._datagram += 1
             self._on_data(sender, data, now, out)
+        self._go_on_in_order(now, out)
 
     def follow_view(self, events: Sequence[Event], *, pauses: bool) -> None:
         """Behind the view that has just begun these are to be read; and, if it `pauses`, nothing
@@ -345,6 +374,8 @@ class ViewStreams(ReliableMulticast):
             self.rounds.install_view()
         for stream in self.streams:
             sending = self.senders.get(stream)
+            if sending is None and stream is Stream.TOTAL and view.coordinator != self.me:
+                continue  # nobody else relays
             if sending is None:
                 timers = self.deadlines.owner(("sent", stream))
                 share = self.receive_buffer // max(1, len(view) - 1)
@@ -366,11 +397,16 @@ class ViewStreams(ReliableMulticast):
         if unread is None:
             return None
         self._reading_in = unread.view
+        if self.total is not None and unread.start is not None:
+            self.total.reader.begin(unread.start)
         self.is_paused = unread.pauses
         return unread.events
 
     def _take_from(self, box: Half, limit: int, now: int, events: list[Event], out: Effects) -> int:
-        first = box.window.delivered + 1
+        first, taken = box.window.delivered + 1, 0
+        is_ordered = box.origin.stream is Stream.TOTAL
+        if is_ordered:
+            limit, taken = count_messages(box, limit)
         if isinstance(box, MulticastReceiver):
             payloads = box.take_ready(limit, now, self._allowance(now), out)
             is_current = self.receivers.get(box.origin) is box  # its window has not ended
@@ -381,6 +417,10 @@ class ViewStreams(ReliableMulticast):
             self.ready.discard(box.origin)
         if payloads:
             assert self._reading_in is not None
+            if is_ordered:
+                assert self.total is not None
+                self.total.reader.read(first, payloads, box.assembler, self._reading_in, events)
+                return taken
             deliver(*box.origin, box.assembler, first, payloads, self._reading_in.id, events)
             if self.rounds is not None and is_current and box.origin.stream is Stream.FIFO:
                 size = sum(map(len, payloads))

@@ -288,8 +288,9 @@ class CatchUp:
 
 
 def _part(event: Delivered, start: int, stop: int) -> Delivered:
-    run = event.run
-    return replace(event, run=Run(run.stream, run.first + start, run.payloads[start:stop]))
+    run, position = event.run, event.position and event.position + start
+    part = Run(run.stream, run.first + start, run.payloads[start:stop])
+    return replace(event, run=part, position=position)
 
 
 def _cost(event: Event) -> int:

@@ -14,7 +14,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.core.view_change import OWN, Cut, Part, Snapshot, StateStanding
+from ringcast.core.view_change import (
+    NOTHING_ORDERED,
+    OWN,
+    Cut,
+    OrderStanding,
+    Part,
+    Snapshot,
+    StateStanding,
+)
 from ringcast.model import Origin, View
 from ringcast.protocols.views.cookies import permit
 from ringcast.protocols.views.election import rank
@@ -70,6 +78,30 @@ def read_members(listed: Listed, base: Sequence[Member]) -> tuple[Member, ...] |
         if len(members) > VIEW_MEMBERS_MAX:
             return None
     return tuple(members) if are_distinct(members) else None
+
+
+def encode_order(
+    order: OrderStanding, base: Sequence[Member], gone: tuple[Member, ...] = ()
+) -> wire.OrderMarks | None:
+    """None: there is nothing to tell. Marks of who is not in that list stand in their order."""
+    if order == NOTHING_ORDERED and not gone:
+        return None
+    known = set(base)
+    origins = [who for who in base if who in order.marks]
+    origins += [who for who in order.marks if who not in known]
+    marks = tuple(order.marks[who] for who in origins)
+    listed = list_members(origins, base)
+    return wire.OrderMarks(order.position, listed, marks, gone, order.has_forgotten)
+
+
+def decode_order(frame: wire.OrderMarks | None, base: Sequence[Member]) -> OrderStanding | None:
+    if frame is None:
+        return NOTHING_ORDERED
+    origins = read_members(frame.origins, base)
+    if origins is None or len(origins) != len(frame.marks):
+        return None
+    marks = dict(zip(origins, frame.marks, strict=True))
+    return OrderStanding(frame.position, marks, frame.has_forgotten)
 
 
 def encode_propose(
@@ -129,6 +161,7 @@ def encode_state(
         unlisted,
         *state.standing,
         is_based=is_based,
+        order=encode_order(state.snapshot.order, view.members),
     )
 
 
@@ -153,7 +186,10 @@ def decode_state(
             return None
         flushed.append(Flushable(each.id, members))
     standing = StateStanding(frame.holding, frame.provider, frame.refused)
-    own = Snapshot(dict(frame.own), held)
+    order = decode_order(frame.order, view.members)
+    if order is None:
+        return None
+    own = Snapshot(dict(frame.own), held, order)
     return State(frame.id, view, own, tuple(flushed), frame.unlisted, standing)
 
 
@@ -186,7 +222,8 @@ def encode_cut(cut: Cut, proposal: Propose, view: View, mine: Basis) -> wire.Cut
     )
     provider = None if cut.provider is None else place[cut.provider]
     takers = tuple(place[member] for member in cut.takers)
-    return wire.Cut(cut.id, tuple(parts), starts, provider, takers, is_based, cut.secret)
+    order = encode_order(cut.order, proposal.members, cut.gone)
+    return wire.Cut(cut.id, tuple(parts), starts, provider, takers, is_based, cut.secret, order)
 
 
 def decode_cut(
@@ -225,7 +262,11 @@ def decode_cut(
         parts.append(Part(view_id, together, cuts, sources))
     provider = None if frame.provider is None else members[frame.provider]
     takers = tuple(members[place] for place in frame.takers)
-    return Cut(frame.id, tuple(parts), starts, provider, takers, frame.secret)
+    order = decode_order(frame.order, members)
+    gone = () if frame.order is None else frame.order.gone
+    if order is None:
+        return None
+    return Cut(frame.id, tuple(parts), starts, provider, takers, frame.secret, order, gone)
 
 
 RECENT_MAX = 8

@@ -24,9 +24,11 @@ from ringcast.events import (
     Undeliverable,
     ViewInstalled,
 )
+from ringcast.model import Stream
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.frames import columns_of
 from ringcast.trace.observe.messages import deliveries_to_group, origin_of, range_of
+from ringcast.trace.observe.order import is_total, order_of, shown_of
 from ringcast.trace.observe.pairs import Pairs
 from ringcast.trace.observe.ranges import Ranges
 from ringcast.trace.observe.windows import Windows
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
     from ringcast.core.view_change import Begin
     from ringcast.events import Event
-    from ringcast.model import Address, Member, Origin, Stream, ViewId
+    from ringcast.model import Address, Member, Origin, ViewId
     from ringcast.node import Node
     from ringcast.trace.recorder import Recorder
     from ringcast.wire.codec import Buffer
@@ -109,10 +111,17 @@ class TraceObserver:
     def offered(
         self, to: Member | None, stream: Stream, payloads: Sequence[bytes], accepted: int, now: int
     ) -> None:
-        """What counts is what stands in the send window."""
+        """What counts is what stands in the send window; of total messages, what was accepted."""
         self._is_sending = True
         if self._pairs is not None:
             self._pairs.begin(now)
+        view = self._node.view
+        if stream is Stream.TOTAL and view is not None:
+            if accepted:
+                last = self._node.multicast.highest_sent(stream)
+                numbers = {"seqno": last - accepted + 1, "seqno2": last, "stream": int(stream)}
+                self.recorder.write(trace.ACCEPT, now, **numbers, **naming_id(view.id))
+        elif self._pairs is not None:
             refused = payloads[accepted] if accepted < len(payloads) else None
             self._pairs.offered(to, stream, refused)
 
@@ -172,7 +181,9 @@ class TraceObserver:
             self._pairs.end_input(now)
 
     def _note(self, event: Event, now: int) -> None:
-        if isinstance(event, Delivered | FragmentsDelivered):
+        if is_total(event):
+            self.recorder.write(trace.ORDER, now, **order_of(event))
+        elif isinstance(event, Delivered | FragmentsDelivered):
             if not event.epoch:
                 self._deliver(event, now)
             elif self._pairs is not None:
@@ -181,7 +192,9 @@ class TraceObserver:
             if self._pairs is not None:
                 self._pairs.connections.lost(event, now)
         elif isinstance(event, ViewInstalled):
-            self.recorder.write(trace.SHOWN, now, **naming_id(event.view.id))
+            is_ordered = Stream.TOTAL in self._node.multicast.streams
+            columns = shown_of(event) if is_ordered else naming_id(event.view.id)
+            self.recorder.write(trace.SHOWN, now, **columns)
             self._ranges.forget_ended(now)
         elif isinstance(event, StateReceived | StateLost):
             kind = trace.STATE_LOST if isinstance(event, StateLost) else trace.STATE_RECEIVED
