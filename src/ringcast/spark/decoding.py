@@ -19,12 +19,7 @@ _PAYLOAD = "payload"
 
 
 def decode(frame: DataFrame, schema: StructType | str, kind: str = "json") -> DataFrame:
-    """The frame, with the fields of its messages in the place of `payload`.
-
-    A field that a message lacks is null, and all are where a message is not of that kind. Tables
-    and streams are decoded alike. UsageError: there is no `payload`, a field is called as a column
-    that is there, or the kind is not "json".
-    """
+    """What `ringcast.spark.decode` says."""
     if kind != "json":
         raise UsageError(f'messages are decoded as "json", not {kind!r}')
     if _PAYLOAD not in frame.columns:
@@ -42,8 +37,7 @@ def decode(frame: DataFrame, schema: StructType | str, kind: str = "json") -> Da
 
 
 def lag(progress: StreamingQueryProgress) -> dict[str, int]:
-    """How many numbers the archive has of each sender, incarnation and stream behind what a
-    micro-batch ended with, where there are some. A large message takes several."""
+    """What `ringcast.spark.lag` says."""
     behind: dict[str, int] = {}
     for source in progress.sources:
         try:
