@@ -66,7 +66,7 @@ def test_a_batch_says_what_was_put_into_it() -> None:
     [
         b"",
         encode_batch(0, 0, 1, [b"a"])[:14],
-        encode_batch(8, 0, 1, [b"a"]),
+        encode_batch(16, 0, 1, [b"a"]),
         encode_batch(MORE, 0, 1, [b"a"]),
         encode_batch(0, 0, 0, [b"a"]),
         encode_batch(0, 0, 2**63 - 1, [b"a"]),
