@@ -23,7 +23,7 @@ LEVELS = [
     {"datagrams", "node"},
     {"trace", "rules"},
     {"aio", "sim"},
-    {"blocking"},
+    {"blocking", "replicated"},
     {"explore", "prometheus", "spark", "testing"},
     {"cli", "__main__"},
 ]
@@ -210,11 +210,12 @@ def test_files_are_short(path: str) -> None:
 
 CEILINGS = {
     "aio": 7876,  # checks lie beside config
-    "benchmarks": 5145,  # calls, which lay in tools; how long a matrix goes on
+    "benchmarks": 5290,  # how fast a replicated dict is
     "cli": 4023,  # explorations tell how far they are
     "core": 668,  # a signal: large messages that start over
     "explore": 3928,  # explorations tell how far they are
     "protocols": 10170,  # windows that fit the path
+    "replicated": 1830,
     "rules": 4136,  # who reads late is told late of what it lacks
     "sim": 5902,  # views are torn where networks part; windows that fit the path
     "spark": 7515,  # what was pruned, what vanishes or is damaged, shares
