@@ -28,17 +28,18 @@ def member(number: int, incarnation: int = 0) -> Member:
 
 
 @dataclass(slots=True)
+class Given:
+    """A state that is to come."""
+
+    chunks: list[bytes] | None = None
+
+
+@dataclass(slots=True)
 class Wanted:
     """A state is to be given here to this group."""
 
     taker: OrderedGroup
-
-
-@dataclass(slots=True)
-class Given:
-    """The state that was given."""
-
-    chunks: list[bytes] | None = None
+    given: Given
 
 
 @dataclass(slots=True)
@@ -75,14 +76,19 @@ class OrderedGroup:
             self._order.order_all()
 
     async def events(self) -> AsyncIterator[Delivered | ViewInstalled | StateLost]:
-        while self._queue or not self._is_closed:
+        while True:
+            for _ in range(self._order.lag()):
+                await asyncio.sleep(0)
             if not self._queue:
+                if self._is_closed:
+                    return
                 self._changed.clear()
                 await self._changed.wait()
                 continue
             match self._queue[0]:
-                case Wanted(taker):
-                    taker.give(list(self.space.give_state()))
+                case Wanted(taker, given):
+                    given.chunks = list(self.space.give_state())
+                    taker.wake()
                 case Given(None):
                     if (view := self._next_view()) is not None:
                         yield view  # which come at any time
@@ -119,11 +125,6 @@ class OrderedGroup:
         self._queue.append(event)
         self._changed.set()
 
-    def give(self, chunks: list[bytes]) -> None:
-        if (given := self.awaited) is not None:
-            given.chunks = chunks
-            self._changed.set()
-
     @property
     def awaited(self) -> Given | None:
         """The state that is to come."""
@@ -135,6 +136,9 @@ class OrderedGroup:
     def takers(self) -> list[OrderedGroup]:
         """Who is to get the state from here, and does not get it any more."""
         return [event.taker for event in self._queue if isinstance(event, Wanted)]
+
+    def wake(self) -> None:
+        self._changed.set()
 
     def lose_state(self) -> None:
         given = self.awaited
@@ -150,9 +154,11 @@ class OrderedGroup:
 class Order:
     """All groups of one name."""
 
-    def __init__(self, *, is_prompt: bool = True) -> None:
+    def __init__(self, *, is_prompt: bool = True, lag: Callable[[], int] = lambda: 0) -> None:
         self.is_prompt = is_prompt
         """What is sent is ordered at once."""
+        self.lag = lag
+        """So many turns of the loop until a reader has what it may read."""
         self.parts: list[Part] = []
         self._counter = 0
 
@@ -210,9 +216,11 @@ class Order:
             provider = takers.pop(0)
             provider.lose_state()
         for taker in takers:
+            given = taker.awaited
             assert provider is not None
+            assert given is not None
             taker.begin_anew()
-            provider.put(Wanted(taker))
+            provider.put(Wanted(taker, given))
 
     def kill(self, group: OrderedGroup) -> None:
         self.remove(group)
@@ -240,6 +248,7 @@ class Order:
 
     def _bring(self, groups: list[OrderedGroup], lead: Part, **more: Any) -> list[Given]:
         before = list(lead.groups)
+        provider = next(group for group in before if group.awaited is None)
         came = tuple(each.me for each in groups)
         view = self._view([each.me for each in (*before, *groups)])
         self._install(lead, view, came=came, **more)
@@ -251,7 +260,7 @@ class Order:
             group.put(ViewInstalled(view, position=lead.position, came=came))
             group.put(given := Given())
             givens.append(given)
-            before[0].put(Wanted(group))
+            provider.put(Wanted(group, given))
         lead.groups = [*before, *groups]
         return givens
 

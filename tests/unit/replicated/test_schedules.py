@@ -4,6 +4,7 @@ and comes back, who joins. Histories are linearizable, and all end with the same
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
@@ -12,16 +13,16 @@ import pytest
 
 from ringcast.errors import GroupClosed
 from ringcast.replicated import machine as machines
-from ringcast.replicated import space as spaces
-from ringcast.replicated.handles import Counter
+from ringcast.replicated.handle import Handle
+from ringcast.replicated.handles import Counter, Lock
+from ringcast.replicated.space import Space
 from ringcast.replicated.structures import DictState, LockState
 from support.histories import History, Worker
 from support.ordered import Order, member, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from ringcast.events import ViewInstalled
     from support.ordered import OrderedGroup
 
 WORKERS = 3
@@ -31,7 +32,8 @@ ROUNDS = 5
 class Schedule:
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
-        self.order = Order(is_prompt=False)
+        slow = Random(seed)
+        self.order = Order(is_prompt=False, lag=lambda: slow.choice((0, 0, 1, 9)))
         self.history = History()
         self.groups: dict[OrderedGroup, Worker] = {}
         self.tasks: dict[OrderedGroup, list[asyncio.Task[None]]] = {}
@@ -60,11 +62,11 @@ class Schedule:
     async def step(self) -> None:
         waiting = [group for group in self.present if self._untaken(group)]
         match self.dice.randrange(30):
-            case 0 if len(self.groups) < WORKERS + 2:
+            case 0 if len(self.groups) < WORKERS + 2 and not self.present[0].awaited:
                 await self.add()
             case 1 if self.away is None and len(self.present) > 2:
-                self.exclude(waiting)
-            case 2 if self.away is not None:
+                self.exclude()
+            case 2 if self.away is not None and any(not each.awaited for each in self.present):
                 self.bring_back()
             case 3 if len(self.present) > 2 and self.kills < 2:
                 self.kill(self.dice.choice(self.present))
@@ -72,15 +74,26 @@ class Schedule:
                 self.order.order(self.dice.choice(waiting))
         for _ in range(self.dice.randrange(4)):
             await asyncio.sleep(0)
+        self.check_places()
+
+    def check_places(self) -> None:
+        """Who is at one place of the order has one state."""
+        found: dict[tuple[int, ...], bytes] = {}
+        for group in self.present:
+            worker = self.groups[group]
+            assert found.setdefault(worker.place, worker.told()) == worker.told()
 
     def _untaken(self, group: OrderedGroup) -> bool:
         assert group.part is not None
         mark = group.part.marks.get(group.me, 0)
         return any(number > mark for number, _ in group.pending)
 
-    def exclude(self, waiting: list[OrderedGroup]) -> None:
+    def exclude(self) -> None:
         """Before it is away the others order some of what it has sent, and it does not hear it."""
-        group = self.away = self.dice.choice(self.present)
+        ready = [each for each in self.present if each.awaited is None]
+        if not ready:
+            return
+        group = self.away = self.dice.choice(ready)
         others = [each for each in self.present if each is not group]
         for _ in range(3):
             if self.dice.random() < 0.5 and self._untaken(group):
@@ -106,9 +119,11 @@ class Schedule:
             await self.add()
         for _ in range(150):
             await self.step()
+        for _ in range(50):
+            await asyncio.sleep(0)
         if self.away is not None:
             self.bring_back()
-        for _ in range(400):
+        for _ in range(2000):
             self.order.order_all()
             await asyncio.sleep(0)
         alive = [self.groups[group] for group in self.present]
@@ -166,17 +181,20 @@ def _without_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """25: a member frees the lock when it misses its holder, before its order has come to that."""
-    on_view = spaces.Space._on_view
+    """25: a member frees the lock of a member that it suspects, before the view without it."""
+    kill = Schedule.kill
 
-    def broken(self: spaces.Space, event: ViewInstalled) -> None:
-        lock = self._machine.structures["lock"]
+    def broken(self: Schedule, group: OrderedGroup) -> None:
+        other = next(each for each in self.present if each is not group)
+        machine = self.groups[other].space._machine
+        lock = machine.structures["lock"]
         assert isinstance(lock, LockState)
-        if len(event.view) < WORKERS:
+        if lock.holder is not None and lock.holder.origin == group.me:
             lock.holder = lock.token = None
-        on_view(self, event)
+            lock._grant(self.order.parts[0].view.id, machine.position)
+        kill(self, group)
 
-    monkeypatch.setattr(spaces.Space, "_on_view", broken)
+    monkeypatch.setattr(Schedule, "kill", broken)
 
 
 def _local_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,12 +222,50 @@ def _swap_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DictState, "apply", broken)
 
 
+def _views_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A joiner does not wait with a view until it has had the messages before it."""
+
+    def broken(self: Space, position: int) -> None:
+        until(self, 2**63)
+
+    until = Space._install_until
+    monkeypatch.setattr(Space, "_install_until", broken)
+
+
+def _exile_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that a member asked for before it was away is not asked for anew."""
+    monkeypatch.setattr(Lock, "_on_state", Handle._on_state)
+
+
+def _grants_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for the lock is not in the state."""
+    records = LockState.records
+
+    def broken(self: LockState) -> Iterator[list[bytes]]:
+        queue, self.queue = self.queue, deque()
+        try:
+            return records(self)
+        finally:
+            self.queue = queue
+
+    monkeypatch.setattr(LockState, "records", broken)
+
+
+def _low_too_high(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A space says that it has answers that it has not."""
+    monkeypatch.setattr(Space, "_low", lambda self, operation: operation.number)
+
+
 @pytest.mark.parametrize(
-    "plant", [_without_table, _freed_at_once, _local_counts, _not_kept, _swap_blindly]
+    "plant",
+    [
+        *(_without_table, _freed_at_once, _local_counts, _not_kept, _swap_blindly),
+        *(_views_at_once, _exile_unnoticed, _grants_forgotten, _low_too_high),
+    ],
 )
 def test_planted_defects_are_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    with pytest.raises((AssertionError, KeyError)):
+    with pytest.raises((AssertionError, KeyError, ValueError)):
         play(range(60))
