@@ -15,6 +15,7 @@ from ringcast.rules import (
     membership,
     state,
     sync,
+    total,
     unicast,
     unicast_liveness,
     views,
@@ -36,7 +37,7 @@ def _stated_in(*modules: ModuleType) -> dict[str, Rule]:
     return {each.id: each for each in values if isinstance(each, Rule)}
 
 
-_BY_ID = _stated_in(delivery, flow, liveness, membership, state, views)
+_BY_ID = _stated_in(delivery, flow, liveness, membership, state, total, views)
 _OF_PAIRS = {**_BY_ID, **_stated_in(connections, sync, unicast, unicast_liveness)}
 """With those of messages to one member, in place of those of the group that have the same id."""
 
@@ -74,11 +75,15 @@ STATE = _rules("T1 T2 T3 T4 T5 T-L1")
 UNIFORM = (*GROUP, *_rules("VS6 U3 U5 U7 U-L1"))
 """For groups with the uniform stream."""
 
+TOTAL = (*GROUP, *_rules("O1 O2 O3 O4 O5 O6 O7 O8 O9 O-L1"))
+"""For groups with one order of total messages."""
+
 BY_PROTOCOL = {
     "multicast": MULTICAST,
     "unicast": UNICAST,
     "group": (*GROUP, *STATE),
     "uniform": UNIFORM,
+    "total": TOTAL,
 }
 
 

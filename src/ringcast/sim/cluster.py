@@ -51,10 +51,10 @@ class NodeFactory(Protocol):
 
 def node_factory_for(options: Options) -> NodeFactory:
     """Nodes as a run has them."""
-    has_uniform, has_detector = options.has_uniform, options.has_detector
+    second, has_detector = options.second, options.has_detector
     return partial(
         build_node,
-        streams=(Stream.FIFO, Stream.UNIFORM) if has_uniform else (Stream.FIFO,),
+        streams=(Stream.FIFO,) if second is None else (Stream.FIFO, second),
         detector=FailureDetector if has_detector else None,
         state=options.state,
     )
@@ -211,6 +211,7 @@ def _is_at_rest(process: SimProcess) -> bool:
             Origin(member, stream) in windows
             for member in node.view or ()
             for stream in node.multicast.streams
+            if stream is not Stream.TOTAL
         )
     )
 

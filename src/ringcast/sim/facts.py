@@ -92,7 +92,7 @@ def happenings(cluster: Cluster) -> dict[str, int]:
         found["a view is completed before the next"] = sent["finish", True]
     if options.partitions:
         found |= {kind: cluster.conditions.log.partitions[kind] for kind in KINDS}
-    if options.has_uniform:
+    if options.second is not None:
         found |= {name: counts[name] for name in UNIFORM}
     if options.has_stability:
         seen = cluster.recorder.happenings

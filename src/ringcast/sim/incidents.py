@@ -10,7 +10,7 @@ from ringcast.sim.clock import ns
 from ringcast.sim.member import FIRST_PORT
 from ringcast.sim.mishaps import CUTS, FOR_GOOD
 from ringcast.sim.options import FAULTS
-from ringcast.sim.workload import EVERYBODY, UNIFORM
+from ringcast.sim.workload import EVERYBODY, SECOND
 from ringcast.trace.rows import FAULT_OFF, FAULT_ON, PAUSE
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Incidents:
         process.doom = int(incident.amount)
         clock.after(DOOM_MS, cluster.crash, process)
         if incident.what.startswith(SENDING):
-            dest = EVERYBODY if incident.what.endswith(PLAIN) else UNIFORM
+            dest = EVERYBODY if incident.what.endswith(PLAIN) else SECOND
             clock.after(0, process.resident.want, dest, SENDING_MESSAGES)
         if incident.fault == "F11":
             clock.after(DOOM_MS + incident.ms, cluster.join, process.resident.slot)

@@ -9,7 +9,7 @@ from ringcast.events import Delivered, FragmentsDelivered, StateChunk, Undeliver
 from ringcast.model import Stream
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.sim.harness import Harness
-from ringcast.sim.workload import EVERYBODY, UNIFORM, Application, Keeper
+from ringcast.sim.workload import EVERYBODY, SECOND, Application, Keeper
 from ringcast.sim.world import Process
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class SimulatedMember(Harness):
         if backlog.is_waiting:
             return False
         messages = backlog.next_messages(OFFER_MAX)
-        stream = Stream.UNIFORM if dest == UNIFORM else Stream.FIFO
+        second = self._options.second
+        stream = second if dest == SECOND and second is not None else Stream.FIFO
         try:
             accepted = self.send(messages, now, backlog.to, stream)
         except Undeliverable:
@@ -132,7 +133,7 @@ class SimulatedMember(Harness):
         """In good order."""
         if self._options.deaf_leavers:
             self.application.rate = 0
-            for dest in (EVERYBODY, UNIFORM) if self._options.has_uniform else (EVERYBODY,):
+            for dest in (EVERYBODY, SECOND) if self._options.second is not None else (EVERYBODY,):
                 self.want(dest, self._options.late_messages)
         self.leave(self.process.now)
         self.process.turn()

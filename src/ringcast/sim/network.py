@@ -29,6 +29,7 @@ KINDS = {
     ),
     "group": _GROUP_KINDS,
     "uniform": (*_GROUP_KINDS, "commit"),
+    "total": (*_GROUP_KINDS, "commit"),
 }
 """The frames of each protocol, as traces name them."""
 STABILITY_KINDS = ("stability_report", "stability_query", "stable")
@@ -41,7 +42,7 @@ def frame_kinds(protocol: str, purge: str = "acks") -> tuple[str, ...]:
     kinds = KINDS[protocol]
     if purge == "acks":
         return kinds
-    if protocol != "uniform":
+    if protocol not in ("uniform", "total"):
         kinds = tuple(kind for kind in kinds if kind != "ack")
     return tuple(dict.fromkeys((*kinds, *STABILITY_KINDS, *RETAINED_KINDS)))
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.config import MembershipConfig, MulticastConfig, StabilityConfig, UnicastConfig
 from ringcast.errors import UsageError
+from ringcast.model import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,8 +60,8 @@ STEPS = (
 RECEIVER = "receiver"
 """Of the frame that was waited for: it is hit, and not the sender."""
 
-PROTOCOLS = ("multicast", "unicast", "group", "uniform")
-DETECTING = ("group", "uniform")
+PROTOCOLS = ("multicast", "unicast", "group", "uniform", "total")
+DETECTING = ("group", "uniform", "total")
 """Protocols whose nodes find out by themselves who has crashed."""
 PURGES = ("acks", "stability")
 """How a group may learn what everybody has."""
@@ -168,7 +169,7 @@ class Options:
     pairs: tuple[tuple[int, int], ...] = ()
     """Who sends to whom."""
     uniform: float = 0.0
-    """Which share of what is sent to the group goes on the uniform stream."""
+    """Which share of what is sent to the group goes on the second stream."""
     messages: int = 50
     """Per sender, or per pair, in the safety phase."""
     spells: int = 1
@@ -280,9 +281,9 @@ class Options:
         return self.protocol in DETECTING
 
     @property
-    def has_uniform(self) -> bool:
-        """Whether there is a uniform stream."""
-        return self.protocol == "uniform"
+    def second(self) -> Stream | None:
+        """The stream beside that of plain messages."""
+        return {"uniform": Stream.UNIFORM, "total": Stream.TOTAL}.get(self.protocol)
 
     @property
     def has_stability(self) -> bool:

@@ -14,7 +14,7 @@ from ringcast.rules import bounds
 from ringcast.sim.clock import NS_PER_MS, ns
 from ringcast.sim.facts import facts_of
 from ringcast.sim.harness import NodeFailure
-from ringcast.sim.workload import EVERYBODY, UNIFORM
+from ringcast.sim.workload import EVERYBODY, SECOND
 from ringcast.trace.rows import PHASE
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Phases:
         """What is for everybody goes on either stream."""
         share = self._options.uniform
         is_uniform = dest == EVERYBODY and share > 0 and self._random.random() < share
-        return UNIFORM if is_uniform else dest
+        return SECOND if is_uniform else dest
 
     def _safety(self) -> None:
         self._recorder.write(PHASE, kind="safety")
@@ -180,12 +180,12 @@ class Phases:
         leaver = self._options.late_leaver
         process = self._cluster.process_in(leaver)
         if process is not None and process.can_act and self._cluster.may_go(process):
-            process.resident.want(UNIFORM, self._options.late_messages)
+            process.resident.want(SECOND, self._options.late_messages)
             process.resident.depart()
 
     def _late_pairs(self) -> list[tuple[int, int]]:
         """Who sends to whom once the network has healed."""
-        streams = (EVERYBODY, UNIFORM) if self._options.has_uniform else (EVERYBODY,)
+        streams = (EVERYBODY, SECOND) if self._options.second is not None else (EVERYBODY,)
         everybody = [(slot, dest) for dest in streams for slot in range(self._options.nodes)]
         if self._options.protocol == "multicast":
             return everybody
@@ -211,7 +211,7 @@ class Phases:
         ):
             # The dead are given up at last.
             bound = max(bound, facts.max_retransmit_ns + 4 * facts.tau_ns)
-        if self._options.has_uniform:
+        if self._options.second is not None:
             most = max(self._options.capacities)
             bound = max(bound, facts.drain_bound_ns(most, is_gated=True))
         return bound

@@ -46,8 +46,8 @@ def _expand(seed: int, protocol: str, *, partitions: bool) -> Options:
     if protocol == "multicast":
         return _options(seed, dice)
     options = _group_options(seed, dice)
-    if protocol == "uniform":
-        options = _with_uniform(options, dice)
+    if protocol in ("uniform", "total"):
+        options = _with_second(options, protocol, dice)
     if partitions:
         options = with_partitions(options, dice)
     return _with_state(options, dice) if protocol == "group" else options
@@ -271,8 +271,8 @@ def _group_options(seed: int, dice: Dice) -> Options:
     )
 
 
-def _with_uniform(options: Options, dice: Dice) -> Options:
-    """A group in which part of the messages is uniform, and senders die of them."""
+def _with_second(options: Options, protocol: str, dice: Dice) -> Options:
+    """A group in which part of the messages is uniform, or total, and senders die of them."""
     nodes, safety = options.nodes, options.safety_ms
     faults, found = options.faults, list(options.incidents)
     if dice.random() < 0.6:
@@ -301,7 +301,7 @@ def _with_uniform(options: Options, dice: Dice) -> Options:
             )
     return replace(
         options,
-        protocol="uniform",
+        protocol=protocol,
         uniform=dice.choice((0.3, 0.6, 1.0)),
         faults=faults,
         target=dice.choice(UNIFORM_TARGETS),
@@ -343,7 +343,7 @@ def _with_stability(options: Options, dice: Dice) -> Options:
         grow=dice.choice((1, 2, 4)),
         faults=_with_crashes(options.faults) if crashes else options.faults,
         # Plain messages have no acks.
-        target="stability_report" if target == "ack" and options.protocol != "uniform" else target,
+        target="stability_report" if target == "ack" and options.second is None else target,
         incidents=in_order(*options.incidents, *crashes, *calls),
     )
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 EVERYBODY = -1
 """Instead of a slot: what is for the whole group."""
-UNIFORM = -2
-"""The same, on the uniform stream."""
+SECOND = -2
+"""The same, on the second stream: uniform, or total."""
 _FILLER_BYTES = 4096
 
 
@@ -105,7 +105,7 @@ class Application:
         self.rate: float | None = None
         """Messages taken per second; None: as they come, 0: none."""
         self.backlogs: dict[int, Backlog] = {}
-        """By the slot of the receiver, or EVERYBODY, or UNIFORM."""
+        """By the slot of the receiver, or EVERYBODY, or SECOND."""
         self._me = me
         self._sizes = options.sizes
         self._payloads = payloads
@@ -116,7 +116,7 @@ class Application:
         if backlog is None:
             origin = f"{self._me}#{self._me.incarnation}"
             if dest != EVERYBODY:
-                origin += ">all" if dest == UNIFORM else f">{slot_name(dest)}"
+                origin += ">all" if dest == SECOND else f">{slot_name(dest)}"
             backlog = self.backlogs[dest] = Backlog(origin, self._sizes, self._payloads)
         backlog.wanted += count
         return backlog

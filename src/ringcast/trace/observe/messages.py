@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ringcast.events import Delivered, FragmentsDelivered
-from ringcast.model import Origin
+from ringcast.model import Origin, Stream
 from ringcast.protocols.views.streams import Standing, ViewStreams
 from ringcast.trace import rows as trace
 from ringcast.trace.content import BlockHasher
+from ringcast.trace.observe.order import is_total
 from ringcast.trace.observe.windows import slots_of
 from ringcast.trace.rows import naming, naming_id
 from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ringcast.events import Event
-    from ringcast.model import Member, Run, Stream, ViewId
+    from ringcast.model import Member, Run, ViewId
     from ringcast.node import Node
     from ringcast.trace.content import Block
     from ringcast.trace.observe.sink import Contents, Sink
@@ -65,12 +66,16 @@ class Messages:
     def dropped(self, origin: Origin) -> None:
         self._hashes.pop(origin, None)
 
-    def offered(self, stream: Stream, payloads: Sequence[bytes]) -> None:
+    def offered(self, stream: Stream, payloads: Sequence[bytes], now: int) -> None:
         """The node has accepted these."""
-        mine = self._sending[stream]
+        mine, first = self._sending[stream], self._sending[stream].assigned + 1
         for payload in payloads:
-            mine.assigned += self._pieces(payload)
+            mine.assigned += self._pieces(payload) if stream is not Stream.TOTAL else 1
             mine.messages[mine.assigned] = payload
+        if stream is Stream.TOTAL and payloads:
+            numbers = {"seqno": first, "seqno2": mine.assigned, "stream": int(stream)}
+            self._sink.write(trace.ACCEPT, now, **numbers, **self.naming_view())
+            self.contents.last_send = self.contents.now
 
     def start_over(self, stream: Stream, sent: int) -> None:
         """A large message that is under way is sent once more, behind what was sent so far."""
@@ -129,11 +134,14 @@ class Messages:
         origin = naming(origin_of(event))
         self._sink.write(trace.DELIVER, now, **origin, **range_of(event), **columns)
         if isinstance(event, Delivered):
-            self._compare(event, now)
+            self._note_content(event, now)
 
-    def _compare(self, event: Delivered, now: int) -> None:
+    def compare(self, event: Delivered) -> None:
+        compare(self._node.me, event, self.contents.sent.get(origin_of(event), {}), self.contents)
+
+    def _note_content(self, event: Delivered, now: int) -> None:
         run, origin = event.run, origin_of(event)
-        compare(self._node.me, event, self.contents.sent.get(origin, {}), self.contents)
+        self.compare(event)
         hashes = self._hashes.get(origin)
         if hashes is not None:
             blocks = [*hashes.skip_to(run.first), *hashes.add_run(run.first, run.payloads)]
@@ -156,6 +164,8 @@ def next_fragment_bytes(total: int, left: int, largest: int) -> int:
 
 def deliveries_to_group(events: Iterable[Event]) -> Iterator[Delivered | FragmentsDelivered]:
     for event in events:
+        if is_total(event):
+            continue  # it has rows of its own
         if isinstance(event, Delivered | FragmentsDelivered) and not event.epoch:
             yield event
 

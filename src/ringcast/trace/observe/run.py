@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import Left
 from ringcast.core.view_change import Begin, Freeze
 from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliverable, ViewInstalled
-from ringcast.model import Origin
+from ringcast.model import Origin, Stream
 from ringcast.trace.observe.connections import Connections
 from ringcast.trace.observe.frames import brings_others, columns_of
 from ringcast.trace.observe.messages import (
@@ -21,16 +21,17 @@ from ringcast.trace.observe.messages import (
     origin_of,
     place_of,
 )
+from ringcast.trace.observe.order import is_total, order_of, shown_of
 from ringcast.trace.observe.transfers import Transfers
 from ringcast.trace.observe.windows import Windows
 from ringcast.trace.observe.wire import Wire
-from ringcast.trace.rows import ASIDE, FREEZE, SHOWN, VIEW, about, naming_id
+from ringcast.trace.rows import ASIDE, FREEZE, ORDER, SHOWN, VIEW, about, naming_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ringcast.events import Event
-    from ringcast.model import Address, Member, Stream
+    from ringcast.model import Address, Member
     from ringcast.node import Node
     from ringcast.trace.observe.sink import Contents, Keeper, Sink
     from ringcast.window.receive import ReceiveWindow
@@ -97,7 +98,7 @@ class RunObserver:
     ) -> None:
         self._offer = (to, stream, payloads[accepted] if accepted < len(payloads) else None)
         if to is None:
-            self._messages.offered(stream, payloads[:accepted])
+            self._messages.offered(stream, payloads[:accepted], now)
         else:
             self.connections.offered(to, payloads[:accepted])
 
@@ -123,7 +124,7 @@ class RunObserver:
     def _start_over(self, begin: Begin) -> None:
         me = self._node.me
         if brings_others(begin, me):
-            for stream in self._node.multicast.senders:
+            for stream in {*self._node.multicast.senders} - {Stream.TOTAL}:
                 self._messages.start_over(stream, self._windows.sent_through(Origin(me, stream)))
 
     def before_take(self, now: int, *, buffered: bool) -> None:
@@ -171,12 +172,17 @@ class RunObserver:
         handed = set(map(id, events))
         for event in events:
             match event:
+                case Delivered() if is_total(event):
+                    self._sink.write(ORDER, now, **order_of(event))
+                    self._messages.compare(event)
                 case Delivered() | FragmentsDelivered():
                     self._write_delivery(event, now)
                 case Undeliverable() | GapSkipped():
                     self.connections.lost(event, now)
                 case ViewInstalled(view):
-                    self._sink.write(SHOWN, now, **naming_id(view.id))
+                    is_ordered = Stream.TOTAL in self._node.multicast.streams
+                    columns = shown_of(event) if is_ordered else naming_id(view.id)
+                    self._sink.write(SHOWN, now, **columns)
             if self.transfers is not None:
                 self.transfers.see(event, now)
         changes, self._changes = self._changes, []
