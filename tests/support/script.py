@@ -3,10 +3,10 @@
 A script's first comment names the guarantee that it is about. Each block of commands is followed
 by its answers, which `pytest --rewrite` fills in. Commands, with members as single letters:
 
-    group A B C [capacity=4] [tau=500ms] [suspect=2s] [uniform]   one view of these
+    group A B C [capacity=4] [tau=500ms] [suspect=2s] [uniform] [total]   one view of these
     join D [suspect=3s] [defaults]     with other times than the group, or none that were asked for
     leave A · crash A · restart A · pause A · resume A · late A 300ms
-    send A 1..3 [to=B] [uniform] [size=5000]   messages, named by numbers
+    send A 1..3 [to=B] [uniform|total] [size=5000]   messages, named by numbers
     greet A [uniform]                  A's application answers every view with its next message
     stop B · take B [2]                B's application delivers nothing; so many more; all again
     drop A>B data [2] [count=1]        lose datagrams with such a frame, or with this message
@@ -34,7 +34,7 @@ from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, Unic
 from ringcast.core.effects import Suspected
 from ringcast.events import Closed, Delivered, ViewInstalled, Writable
 from ringcast.explore.view_watch import watch
-from ringcast.model import Address, Member, Stream
+from ringcast.model import SYSTEM_EPOCH, Address, Member, Stream
 from ringcast.node import build_node
 from ringcast.sim.plain import FixedDelay, LoseWhere, begin, plain_world
 from ringcast.wire.changes import (
@@ -84,6 +84,7 @@ TAKE_MAX = 1000
 REPEATABLE = frozenset(
     [
         "data",
+        "system",
         "ack",
         "commit",
         "propose",
@@ -150,8 +151,8 @@ class Script:
         options = dict(word.split("=") for word in words if "=" in word)
         capacity = int(options.get("capacity", 64))
         tau_s = milliseconds(options.get("tau", "500ms")) / 1000
-        if "uniform" in words:
-            self._streams = (Stream.FIFO, Stream.UNIFORM)
+        streams = (stream for stream in Stream if stream.name.lower() in words)
+        self._streams = (Stream.FIFO, *streams)
         suspect_s = milliseconds(options.get("suspect", "2s")) / 1000
         self._config = GroupConfig(
             group="script",
@@ -218,7 +219,7 @@ class Script:
         size = next((int(word[5:]) for word in options if word.startswith("size=")), 0)
         numbered = range(int(first), int(last or first) + 1)
         payloads = [(b"%d" % number).ljust(size, PADDING) for number in numbered]
-        stream = Stream.UNIFORM if "uniform" in options else Stream.FIFO
+        stream = stream_in(options)
         dest = next((word[3:] for word in options if word.startswith("to=")), None)
         to = None if dest is None else self._process(dest).node.me
         accepted = process.node.send(payloads, process.now, stream=stream, to=to)
@@ -239,7 +240,7 @@ class Script:
             process.resident.take_limit = 0
 
     def _do_greet(self, name: str, *options: str) -> None:
-        self._greeters[name] = Stream.UNIFORM if "uniform" in options else Stream.FIFO
+        self._greeters[name] = stream_in(options)
 
     def _do_drop(self, link: str, kind: str, *options: str) -> None:
         self._drops.append(which(link, kind, options, 1))
@@ -313,20 +314,35 @@ class Script:
         name = label(me)
         match event:
             case Delivered(sender, run):
-                way = " unicast" if event.epoch else " uniform" * (run.stream is Stream.UNIFORM)
+                way = " unicast" if event.epoch else way_of(run.stream)
+                way += " carried" * event.carried + " seen" * event.seen
                 self._unicast.delivered(me, event)
-                for payload in run.payloads:
+                for step, payload in enumerate(run.payloads):
                     number = payload.rstrip(PADDING).decode()
-                    self._note(name, f"deliver {label(sender)} {number}{way}")
+                    at = f" at {event.position + step}" * bool(event.position)
+                    self._note(name, f"deliver {label(sender)} {number}{way}{at}")
             case ViewInstalled(view, parts):
                 origins = " from " * bool(parts) + " | ".join(map(labels, parts))
-                self._note(name, f"view {labels(view)}{origins}")
+                self._note(name, f"view {labels(view)}{origins}{self._place_of(event)}")
                 if me.name in self._greeters:
                     self._greet(me.name)
             case Writable(to):
                 self._note(name, "writable" if to is None else f"writable to {label(to)}")
             case Closed(reason):
                 self._note(name, f"closed: {reason}")
+
+    def _place_of(self, event: ViewInstalled) -> str:
+        """Where it stands in the one order, if there is one."""
+        if Stream.TOTAL not in self._streams:
+            return ""
+        gone = f", gone {labels(event.gone)}" * bool(event.gone)
+        came = f", came {labels(event.came)}" * bool(event.came)
+        lost = [
+            f", unconfirmed {first}..{last}"
+            for stream, first, last in event.unconfirmed
+            if stream is Stream.TOTAL
+        ]
+        return f" at {event.position}{gone}{came}{''.join(lost)}"
 
     def _greet(self, name: str) -> None:
         """From inside the application, which has just seen a view."""
@@ -475,7 +491,7 @@ def ranges(missing: Sequence[range]) -> str:
 
 def in_words(frame: Frame) -> str:
     """As scripts name it; empty: scripts do not."""
-    way = " uniform" if getattr(frame, "stream", None) is Stream.UNIFORM else ""
+    way = way_of(getattr(frame, "stream", Stream.FIFO))
     match frame:
         case Data():
             return f"data {span(sorted({frame.first, frame.last}))}{way}"
@@ -486,9 +502,10 @@ def in_words(frame: Frame) -> str:
         case Watermark(_, seqno):
             return f"watermark {seqno}{way}"
         case Commit(seqno):
-            return f"commit {seqno}"
+            return f"commit {seqno}{way if frame.stream is Stream.TOTAL else ''}"
         case UnicastData():
-            return f"unicast {span(sorted({frame.first, frame.last}))}"
+            kind = "system" if frame.conn.epoch >= SYSTEM_EPOCH else "unicast"
+            return f"{kind} {span(sorted({frame.first, frame.last}))}"
         case UnicastAck():
             return f"unicast-ack {frame.delivered}"
         case UnicastNack():
@@ -503,6 +520,15 @@ def in_words(frame: Frame) -> str:
             return type(frame).__name__.lower()
         case _:
             return ""
+
+
+def way_of(stream: Stream) -> str:
+    return "" if stream is Stream.FIFO else f" {stream.name.lower()}"
+
+
+def stream_in(options: Sequence[str]) -> Stream:
+    named = (stream for stream in Stream if stream.name.lower() in options)
+    return next(named, Stream.FIFO)
 
 
 def label(member: Member) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.events import Closed, Delivered, ViewInstalled
 from ringcast.model import Purge
-from ringcast.rules.table import VIEWS, verdicts
+from ringcast.rules.table import ORDER, VIEWS, verdicts
 from ringcast.rules.views import uniform_in_all
 from ringcast.trace.observe.messages import origin_of
 from ringcast.trace.rows import Facts
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ringcast.model import Member, Origin, View, ViewId
     from ringcast.trace.rows import Row
 
-JUDGED = (*VIEWS, uniform_in_all)
+JUDGED = (*VIEWS, uniform_in_all, *ORDER)
 RULES = tuple(rule.id for rule in JUDGED)
 
 

@@ -25,7 +25,7 @@ from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.state import StateTransfer
-from ringcast.wire.frames import Ask, Submit, SubmitFrom
+from ringcast.wire.frames import SubmitQuery, Submit, SubmitFrom
 from ringcast.wire.messages import decode_message, decode_request, encode_message
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class Stack:
             return
         if isinstance(message, RequestReceived | ReplyReceived):
             self.out.event(message)
-        elif isinstance(message, Submit | Ask | SubmitFrom):
+        elif isinstance(message, Submit | SubmitQuery | SubmitFrom):
             self.multicast.receive_message(source, message, now, self.out)
         elif self.state is not None:
             self.state.receive_message(source, message, now, self.out)

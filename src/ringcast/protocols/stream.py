@@ -155,6 +155,8 @@ class SendStream:
         """A send was cut short, and no Writable has followed yet."""
         self.blocked_since = 0
         self.retransmitted = 0
+        self.is_told = True
+        """Who waits for room is the application."""
         self._dest = dest
         self._own = own
 
@@ -196,7 +198,8 @@ class SendStream:
         """Nobody is to wait for room here any longer: a send tells what is."""
         if self.is_blocked:
             self.is_blocked = False
-            out.event(Writable(self._dest))
+            if self.is_told:
+                out.event(Writable(self._dest))
 
     def retransmit(
         self, missing: Iterable[range], quota: int, dest: Member | None, out: Effects

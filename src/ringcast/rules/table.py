@@ -75,8 +75,11 @@ STATE = _rules("T1 T2 T3 T4 T5 T-L1")
 UNIFORM = (*GROUP, *_rules("VS6 U3 U5 U7 U-L1"))
 """For groups with the uniform stream."""
 
-TOTAL = (*GROUP, *_rules("O1 O2 O3 O4 O5 O6 O7 O8 O9 O-L1"))
-"""For groups with one order of total messages."""
+ORDER = _rules("O1 O2 O3 O4 O5 O6 O7 O8 O9 O-L1")
+"""About one order of total messages."""
+
+TOTAL = (*GROUP, *ORDER)
+"""For groups with total messages."""
 
 BY_PROTOCOL = {
     "multicast": MULTICAST,

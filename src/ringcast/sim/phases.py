@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringcast.model import Stream
 from ringcast.rules import bounds
 from ringcast.sim.clock import NS_PER_MS, ns
 from ringcast.sim.facts import facts_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ringcast.sim.member import SimProcess
 
 HEAL_STEP_MS = 5.0
+NS_PER_S = 10**9
 SPREAD_MS = 10.0
 """Applications send their last messages within this time after the network has healed."""
 SPELL_SHARE = 0.4
@@ -213,7 +215,10 @@ class Phases:
             bound = max(bound, facts.max_retransmit_ns + 4 * facts.tau_ns)
         if self._options.second is not None:
             most = max(self._options.capacities)
-            bound = max(bound, facts.drain_bound_ns(most, is_gated=True))
+            drained = facts.drain_bound_ns(most, is_gated=True)
+            if self._options.second is Stream.TOTAL:  # all go through one window, asked for by 1 s
+                drained = self._options.nodes * drained + NS_PER_S
+            bound = max(bound, drained)
         return bound
 
     def _find_blocked(self) -> None:

@@ -314,7 +314,7 @@ class Submit:
 
 
 @frame(39, MESSAGES)
-class Ask:
+class SubmitQuery:
     """To the sequencer of this view: what of mine comes next? And tell me when all others have
     delivered up to this number of mine; 0: I do not want to know."""
 
@@ -335,7 +335,7 @@ class SubmitFrom:
     delivered: CounterOr0 = 0
 
 
-OrderMessage: TypeAlias = Submit | Ask | SubmitFrom
+OrderMessage: TypeAlias = Submit | SubmitQuery | SubmitFrom
 _StateMessage: TypeAlias = (
     StateRefused | StateBegin | StateData | StateEnd | StateAck | StateCancel | JoinerBlocked
 )

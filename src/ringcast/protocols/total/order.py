@@ -39,7 +39,7 @@ from ringcast.protocols.total.reading import OrderReader, Start
 from ringcast.protocols.total.receipts import Deliveries, OrderReceipts
 from ringcast.wire.batches import read_head
 from ringcast.wire.changes import tag_of
-from ringcast.wire.frames import Ask, Submit, SubmitFrom
+from ringcast.wire.frames import SubmitQuery, Submit, SubmitFrom
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +136,7 @@ class TotalOrder:
         match message:
             case Submit():
                 self._on_submit(source, message, view)
-            case Ask(_, delivered):
+            case SubmitQuery(_, delivered):
                 self.deliveries.ask(source, delivered)
                 if self.queues is not None:
                     at = self.queues.next[source]
@@ -148,7 +148,7 @@ class TotalOrder:
         if self._timers.take(Timer.PROBE, now) and self._is_awaiting:
             assert self.view is not None
             self._wanted = self.receipts.wanted
-            out.message(self.view.coordinator, Ask(self._tag, self._wanted))
+            out.message(self.view.coordinator, SubmitQuery(self._tag, self._wanted))
             self._interval = min(2 * self._interval, PROBE_MAX_NS)
             self._expect(now)
 
@@ -339,7 +339,7 @@ class TotalOrder:
             if self.queues is not None:
                 self.deliveries.ask(self.me, wanted)
             else:
-                out.message(view.coordinator, Ask(self._tag, wanted))
+                out.message(view.coordinator, SubmitQuery(self._tag, wanted))
 
     def _submit(self, now: int, out: Effects) -> None:
         view = self.view

@@ -67,8 +67,6 @@ class OrderReader:
     def _read(self, head: Head, batch: bytes, view: View, events: list[Event]) -> None:
         origin, payloads = view.members[head.place], payloads_of(batch, head)
         if head.flags & PART:
-            if not head.extent:
-                self._parts[origin] = []
             parts = self._parts.setdefault(origin, [])
             parts += payloads
             if head.flags & MORE:

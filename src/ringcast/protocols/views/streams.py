@@ -271,7 +271,7 @@ class ViewStreams(OrderedStreams):
         self._fetch(now, out)
 
     def _fetch(self, now: int, out: Effects) -> None:
-        """Ask for what is lacking; if nothing is, say so."""
+        """SubmitQuery for what is lacking; if nothing is, say so."""
         assert self.fetch.proposal is not None
         if self.fetch.ask(now, out):
             self.standing = Standing.FLUSHED

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import Left
 from ringcast.core.view_change import Freeze
 from ringcast.events import Delivered, FragmentsDelivered, StateLost, StateReceived, ViewInstalled
+from ringcast.model import Stream
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.frames import columns_of
 from ringcast.trace.observe.messages import deliveries_to_group, origin_of, range_of
+from ringcast.trace.observe.order import is_total, order_of, shown_of
 from ringcast.trace.observe.ranges import Ranges
 from ringcast.trace.observe.windows import Windows
 from ringcast.trace.observe.wire import Wire
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from ringcast.core.view_change import Begin
     from ringcast.events import Event
-    from ringcast.model import Address, Member, Origin, Stream
+    from ringcast.model import Address, Member, Origin
     from ringcast.node import Node
     from ringcast.trace.recorder import Recorder
     from ringcast.wire.codec import Buffer
@@ -77,8 +79,13 @@ class TraceObserver:
     def offered(
         self, to: Member | None, stream: Stream, payloads: Sequence[bytes], accepted: int, now: int
     ) -> None:
-        """What counts is what stands in the send window."""
+        """What counts is what stands in the send window; of total messages, what was accepted."""
         self._is_sending = True
+        view = self._node.view
+        if stream is Stream.TOTAL and accepted and view is not None:
+            last = self._node.multicast.highest_sent(stream)
+            numbers = {"seqno": last - accepted + 1, "seqno2": last, "stream": int(stream)}
+            self.recorder.write(trace.ACCEPT, now, **numbers, **naming_id(view.id))
 
     def before_change(self, change: Freeze | Begin | Left, now: int) -> None:
         """What was sent and purged up to here was in the view before."""
@@ -117,11 +124,15 @@ class TraceObserver:
             self._look(now)
 
     def _note(self, event: Event, now: int) -> None:
-        if isinstance(event, Delivered | FragmentsDelivered):
+        if is_total(event):
+            self.recorder.write(trace.ORDER, now, **order_of(event))
+        elif isinstance(event, Delivered | FragmentsDelivered):
             if not event.epoch:  # messages to this member alone are not recorded yet
                 self._deliver(event, now)
         elif isinstance(event, ViewInstalled):
-            self.recorder.write(trace.SHOWN, now, **naming_id(event.view.id))
+            is_ordered = Stream.TOTAL in self._node.multicast.streams
+            columns = shown_of(event) if is_ordered else naming_id(event.view.id)
+            self.recorder.write(trace.SHOWN, now, **columns)
             self._ranges.forget_ended(now)
         elif isinstance(event, StateReceived):
             self.recorder.write(trace.STATE_RECEIVED, now)
