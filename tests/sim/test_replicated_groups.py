@@ -140,6 +140,52 @@ def test_who_was_away_comes_back_to_the_same(seed: int) -> None:
         assert town.history.answered > 30
 
 
+@pytest.mark.parametrize(
+    "seeds", [range(4), pytest.param(range(1000, 1100), marks=pytest.mark.proof)]
+)
+def test_whatever_happens_all_end_with_the_same(seeds: range) -> None:
+    for seed in seeds:
+        try:
+            _live(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def _live(seed: int) -> None:
+    """Members join, are killed, stand still and are parted, while all work."""
+    dice = Random(seed)
+    with cluster(0, seed=seed, loss=dice.choice([0.0, 0.05])) as c:
+        town = a_town(c, dice.choice([2, 3, 4]))
+        for step in range(8):
+            town.work(100 * seed + step, 3)
+            c.run(asyncio.sleep(dice.random()))
+            running = [process for process in c.members if process.is_running]
+            match dice.randrange(6):
+                case 0 if len(running) > 2:
+                    dice.choice(running).crash(silently=dice.random() < 0.5)
+                case 1 if len(running) < 5:
+                    town.add()
+                case 2:
+                    paused = dice.choice(running)
+                    paused.pause()
+                    c.run(asyncio.sleep(dice.choice([1.0, 4.0, 7.0])))
+                    paused.resume()
+                case 3 if len(running) > 2:
+                    dice.shuffle(running)
+                    at = dice.randrange(1, len(running))
+                    c.partition(running[:at], running[at:])
+                    c.run(asyncio.sleep(dice.choice([1.0, 5.0, 9.0])))
+                    c.heal()
+        c.run(asyncio.sleep(8.0))
+        c.run(town.until_views_of(len(town.alive)))
+        c.run(town.until_same())
+        town.history.check(town.alive[0])
+        for worker in town.alive:
+            epochs = [epoch for _, epoch in worker.terms]
+            assert epochs == sorted(set(epochs))
+
+
 def test_a_lock_is_freed_by_the_view_and_not_before() -> None:
     with cluster(0, seed=5) as c:
         town = a_town(c)

@@ -59,6 +59,8 @@ class History:
         for call in self.calls:
             if call.ended < inf and not worker.has_had(call.place):
                 call.ended, self.lost = inf, self.lost + 1
+                if call.what[0] == "release":  # the view freed it, at any time before
+                    call.begun = 0.0
         assert is_linearizable(self.dict, dict_model, ())
         assert is_linearizable(self.counter, counter_model, 0)
         assert is_linearizable(self.lock, lock_model, ("", None))
