@@ -254,13 +254,17 @@ def _heading(cell: Workload) -> Row:
     }
 
 
+LESS = {"uniform": "fifo", "total": "uniform"}
+"""Beside which guarantee each is measured."""
+
+
 def measure(workload: Workload, cluster: Cluster) -> Row:
     """Measure one workload in this group; a flat report."""
     ceiling = raw_ceiling(workload)
     with ExitStack() as stack:
         groups = [Rounds(cluster, workload, workload.guarantee)]
-        if workload.beside == "uniform":
-            groups.append(Rounds(cluster, workload, "fifo"))
+        if workload.beside in LESS:
+            groups.append(Rounds(cluster, workload, LESS[workload.beside]))
         elif workload.beside is not None:
             without: Row = {"receive_buffer": None}
             if workload.beside == "seal":

@@ -162,8 +162,8 @@ BENCHMARKS = {
         word("--record-level", "How much to record.", ["deliveries", "full"]),
         word(
             "--guarantee",
-            "What messages are sent with; uniform is measured beside fifo.",
-            ["fifo", "uniform"],
+            "What messages are sent with; uniform is measured beside fifo, total beside uniform.",
+            ["fifo", "uniform", "total"],
         ),
         word(
             "--purge",

@@ -50,7 +50,10 @@ SIZE = Size(1000)
 MEMBERS_MAX = 16
 RUNS_MAX = 1000
 
-RATIOS = ("record_ratio", "uniform_ratio", "stability_ratio", "buffer_ratio", "seal_ratio")
+RATIOS = (
+    *("record_ratio", "uniform_ratio", "total_ratio", "stability_ratio", "buffer_ratio"),
+    "seal_ratio",
+)
 """Beside what a workload is measured, if anything."""
 
 
@@ -150,6 +153,7 @@ class Workload:
             "buffer": ("a receive buffer", has_buffer),
             "seal": ("sealing", self.is_beside_insecure),
             "uniform": ("uniform", self.guarantee == "uniform" and not has_buffer),
+            "total": ("one order", self.guarantee == "total" and not has_buffer),
             "stability": ("stability", self.purge != "acks" and not has_buffer),
         }
         return {name: cost for name, (cost, is_on) in costs.items() if is_on}

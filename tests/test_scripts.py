@@ -38,6 +38,7 @@ from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.settings import Settings
 from ringcast.window.fragmenter import Fragmenter
 from support.script import run_script
+from support.total_defects import DEFECTS as ORDER_DEFECTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -204,6 +205,28 @@ DEFECTS: dict[str, list[tuple[type | ModuleType, str, object]]] = {
     ],
     "multicast/middle_message_lost.txt": [(MulticastSender, "on_nack", silent)],
     "multicast/slow_reader.txt": [(MulticastSender, "on_ack", counts_received_as_delivered)],
+    "total/carried.txt": ORDER_DEFECTS["13 carries nothing"],
+    "total/change_frames_lost.txt": ORDER_DEFECTS["10 submits nothing anew"],
+    "total/joiner_amid_commit.txt": ORDER_DEFECTS["16 stands at what is taken"],
+    "total/joiner_goes_first.txt": ORDER_DEFECTS["restores nothing"],
+    "total/joiner_is_told_where.txt": ORDER_DEFECTS["14 counts by itself"],
+    "total/known_when_back.txt": ORDER_DEFECTS["7 marks of the departed"],
+    "total/large_message.txt": ORDER_DEFECTS["17 parts count"],
+    "total/merge_three.txt": ORDER_DEFECTS["6 nobody may skip"],
+    "total/one_order.txt": ORDER_DEFECTS["counts batches"],
+    "total/origin_leaves.txt": ORDER_DEFECTS["waits for none of its own"],
+    "total/origin_left_out_and_back.txt": ORDER_DEFECTS["keeps what is taken"],
+    "total/origin_takes_apart.txt": ORDER_DEFECTS["6 nobody may skip"],
+    "total/reader_stops.txt": ORDER_DEFECTS["15 view before the rest"],
+    "total/sequencer_alone.txt": ORDER_DEFECTS["sees nothing"],
+    "total/sequencer_and_origin_die.txt": ORDER_DEFECTS["cut at what each has"],
+    "total/sequencer_dies_after_commit_at_one.txt": ORDER_DEFECTS["takes no cut"],
+    "total/sequencer_dies_heard_by_one.txt": ORDER_DEFECTS["cut at what each has"],
+    "total/sequencer_dies_unheard.txt": ORDER_DEFECTS["9 drops when it submits"],
+    "total/sequencer_excluded_alive.txt": ORDER_DEFECTS["10 submits nothing anew"],
+    "total/sequencer_leaves.txt": ORDER_DEFECTS["11 submits the newest anew"],
+    "total/skips_a_view.txt": ORDER_DEFECTS["20 gone by lists"],
+    "total/submit_replayed.txt": [(Follower, "on_install", installs_again)],
     "unicast/message_lost.txt": [(UnicastSender, "_resend", silent)],
     "uniform/received_by_all.txt": [(ViewStreams, "take_ready", needs_no_commit)],
     "views/all_suspect_all.txt": [MEETS_JOINERS],

@@ -60,7 +60,7 @@ class Group:
         self._engine = engine
         self._group = group
         self._leaving = asyncio.Event()
-        kinds: tuple[Guarantee, ...] = "fifo", "uniform"
+        kinds: tuple[Guarantee, ...] = "fifo", "uniform", "total"
         self._queues = {kind: SendQueue(engine, group, kind) for kind in kinds}
         group._queues.extend(self._queues.values())
         self._reading = RLock()

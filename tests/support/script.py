@@ -56,6 +56,7 @@ from ringcast.wire.frames import (
     Commit,
     Data,
     Leave,
+    LogCommit,
     Nack,
     UnicastAck,
     UnicastData,
@@ -502,7 +503,9 @@ def in_words(frame: Frame) -> str:
         case Watermark(_, seqno):
             return f"watermark {seqno}{way}"
         case Commit(seqno):
-            return f"commit {seqno}{way if frame.stream is Stream.TOTAL else ''}"
+            return f"commit {seqno}"
+        case LogCommit(seqno):
+            return f"commit {seqno} total"
         case UnicastData():
             kind = "system" if frame.conn.epoch >= SYSTEM_EPOCH else "unicast"
             return f"{kind} {span(sorted({frame.first, frame.last}))}"

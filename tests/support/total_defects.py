@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ringcast.core.effects import Effects
 from ringcast.core.view_change import NOTHING_ORDERED
 from ringcast.model import Stream
 from ringcast.protocols.multicast_receiver import MulticastReceiver
-from ringcast.protocols.total.history import Entries, History
+from ringcast.protocols.total.history import History
 from ringcast.protocols.total.order import TotalOrder
 from ringcast.protocols.total.pending import Pending
 from ringcast.protocols.total.queues import Queues
-from ringcast.protocols.total.reading import OrderReader, Start
+from ringcast.protocols.total.reading import OrderReader
 from ringcast.protocols.total.streams import OrderedStreams
 from ringcast.protocols.views import parts, streams
 from ringcast.protocols.views.agreement import Agreement
@@ -24,18 +23,21 @@ from ringcast.wire.batches import Head
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ringcast.core.effects import Effects
     from ringcast.core.view_change import Begin, Cut, OrderStanding
     from ringcast.events import ViewInstalled
     from ringcast.model import Member, View
     from ringcast.protocols.total.order import Begun
-    from ringcast.wire.frames import Commit, Data, OrderMessage
+    from ringcast.protocols.total.reading import Start
+    from ringcast.wire.frames import Data, OrderMessage
 
-BEGIN, RECEIVE, TAKE = TotalOrder.begin, TotalOrder.receive, TotalOrder.take
+BEGIN, RECEIVE = TotalOrder.begin, TotalOrder.receive
 ELSEWHERE, FREEZE = TotalOrder._come_from_elsewhere, TotalOrder.freeze
 ACCEPT, SUBMIT, PENDING_TAKE = Pending.accept, Pending.submit, Pending.take
 RESTORE, DEPART, OFFER = History.restore, History.depart, Queues.offer
 ON_DATA, READ, READER_BEGIN = MulticastReceiver.on_data, OrderReader.read, OrderReader.begin
 WITH_ORDER = parts._with_order
+VIEW_BEGIN = ViewStreams._begin
 
 
 def silent(self: object, *arguments: object, **options: object) -> None:
@@ -101,7 +103,7 @@ def carries_nothing(self: TotalOrder, *args: Any) -> list[Any]:
     return found
 
 
-def lets_go_when_it_submits(self: Pending, place: int, largest: int) -> list[Any]:
+def drops_when_it_submits(self: Pending, place: int, largest: int) -> list[Any]:
     batches = SUBMIT(self, place, largest)
     self.drop(self.next - 1)
     return batches
@@ -124,10 +126,10 @@ def stands_at_what_is_taken(self: TotalOrder, held: int) -> OrderStanding:
 def names_by_lists(
     begin: Begin, together: frozenset[Member], unconfirmed: Any, before: View | None
 ) -> ViewInstalled:
+    """Who was in both lists of members has neither gone nor come."""
     event = installed(begin, together, unconfirmed, before)
-    old = () if before is None else before.members
-    gone = tuple(who for who in old if who not in begin.view)
-    came = tuple(who for who in begin.view if who not in old)
+    gone = tuple(who for who in event.gone if who not in begin.view)
+    came = tuple(who for who in event.came if who not in event.gone)
     return replace(event, gone=gone, came=came)
 
 
@@ -141,6 +143,20 @@ def accepts_always(self: TotalOrder, payloads: Sequence[bytes], now: int, out: E
     return accepted
 
 
+def begins_without_the_cut(self: ViewStreams, begin: Begin, now: int, out: Effects) -> None:
+    """Of the log of the view that ends only what was committed."""
+    log = None if self.total is None or self.total.entries is None else self.total.entries.log
+    part = begin.cut.part_of(self.me)
+    if log is not None and log.origin.sender != self.me:
+        part.cuts[log.origin] = log.window.delivered  # type: ignore[index]
+        log.window.gate = log.window.delivered
+    VIEW_BEGIN(self, begin, now, out)
+
+
+def keeps_its_parts(self: OrderReader, start: Start) -> None:
+    self.position, self._seen = start
+
+
 def sees_nothing(self: OrderReader, start: Start) -> None:
     READER_BEGIN(self, start._replace(seen={}))
 
@@ -149,12 +165,6 @@ def counts_batches(self: OrderReader, first: int, pieces: list[bytes], *args: An
     before = self.position
     READ(self, first, pieces, *args)
     self.position = before + len(pieces)
-
-
-def takes_no_cut(self: TotalOrder, through: int, now: int, out: Effects) -> None:
-    """Of the log of a view that ends only what was committed."""
-    if self.entries is not None and (self.is_open or through <= self.entries.log.window.gate):
-        TAKE(self, through, now, out)
 
 
 DEFECTS: dict[str, list[tuple[Any, str, Any]]] = {
@@ -169,7 +179,7 @@ DEFECTS: dict[str, list[tuple[Any, str, Any]]] = {
     "6 nobody may skip": [(Queues, "offer", lets_nobody_skip)],
     "7 marks of the departed": [(History, "depart", forgets_the_departed)],
     "8 known stays pending": [(TotalOrder, "_come_from_elsewhere", keeps_what_is_known)],
-    "9 lets go when it submits": [(Pending, "submit", lets_go_when_it_submits)],
+    "9 drops when it submits": [(Pending, "submit", drops_when_it_submits)],
     "10 submits nothing anew": [(Pending, "restart", silent)],
     "11 submits the newest anew": [(Pending, "restart", submits_the_newest_anew)],
     "12 minds no tag": [(TotalOrder, "receive", minds_no_tag)],
@@ -180,10 +190,11 @@ DEFECTS: dict[str, list[tuple[Any, str, Any]]] = {
     ],
     "16 stands at what is taken": [(TotalOrder, "standing", stands_at_what_is_taken)],
     "17 parts count": [(Head, "ends", property(lambda head: 1 if head.is_part else head.extent))],
-    "18 unfinished tails stay": [(OrderReader, "begin", silent)],
+    "18 unfinished tails stay": [(OrderReader, "begin", keeps_its_parts)],
     "20 gone by lists": [(streams, "installed", names_by_lists)],
     "27 cut without order": [(parts, "_with_order", cut_without_order)],
     "cut at what each has": [(Agreement, "is_kept", lambda self, stream: False)],
+    "takes no cut": [(ViewStreams, "_begin", begins_without_the_cut)],
     "counts batches": [(OrderReader, "read", counts_batches)],
     "sees nothing": [(OrderReader, "begin", sees_nothing)],
     "waits for none of its own": [(OrderedStreams, "_is_ordered", property(lambda self: True))],

@@ -17,6 +17,7 @@ from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
 from ringcast.errors import Reject
 from ringcast.events import RequestReceived
+from ringcast.model import Stream
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.wire.bursts import bursts_of
 from ringcast.wire.seal import SHORT_BYTES_MAX
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
     from ringcast.events import Event
-    from ringcast.model import Address, Member, Stream, View
+    from ringcast.model import Address, Member, View
     from ringcast.node import Node
     from ringcast.trace.observe.observer import TraceObserver
 
@@ -123,6 +124,10 @@ class Driver:
         if not self.is_turn_due:
             self.end_turn_soon()
         return accepted
+
+    def last_total(self, stream: Stream) -> int:
+        """The number of the last total message that was sent, if that is the stream; else 0."""
+        return self.node.multicast.highest_sent(stream) if stream is Stream.TOTAL else 0
 
     def ask_receipt(self, stream: Stream, to: Member | None) -> int | None:
         """Of what was sent there last: see Node.ask_receipt."""

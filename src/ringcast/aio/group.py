@@ -195,9 +195,8 @@ class Group:
         """Send to everybody, oneself included, or to one member alone.
 
         With `guarantee="uniform"` nobody takes the message before everybody holds it: if one takes
-        it, all who stay in the group do, even if this member dies at once. That costs a round trip
-        before anybody has it. With `guarantee="total"` besides all members take all such messages
-        in one order, whoever sends them: `position` of a message counts them.
+        it, all who stay in the group do, even if this member dies at once. That costs a round trip.
+        With `guarantee="total"`, besides, all take all such messages in one order (`position`).
 
         Waits only while the window is full: the group's for this guarantee, or that member's. What
         is sent to one member, and what is sent with another guarantee, has an order of its own.
@@ -206,8 +205,8 @@ class Group:
         `min_members`.
 
         With `receipt=True` a Receipt is returned: `await receipt.delivered()` ends when the other
-        members of the view that the message was sent in have delivered it; of a total message
-        `await receipt.ordered()` returns its Place in the order.
+        members of the view that the message was sent in have delivered it; `ordered()` of a total
+        message, when it has its place.
         """
         if to is None and guarantee == "fifo" and not receipt and self._gathering.add(payload):
             return None
@@ -248,9 +247,7 @@ class Group:
             if outgoing.sent == len(outgoing.payloads):
                 if outgoing.wants_receipt:
                     number = self._driver.ask_receipt(stream, to)
-                    is_total = stream is Stream.TOTAL
-                    last = is_total and self._driver.node.multicast.highest_sent(stream)
-                    outgoing.receipt = self._receipts.of(number, last)
+                    outgoing.receipt = self._receipts.of(number, self._driver.last_total(stream))
                 return
             if accepted < len(chunk):
                 self._watch_unread()  # it may be this member that blocks itself

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ringcast.aio import receipts
     from ringcast.aio.engine import Engine
+    from ringcast.model import Place
 
     GiveState: TypeAlias = Callable[[], Iterable[bytes]]
     TakeState: TypeAlias = Callable[[Iterator[bytes]], None]
@@ -46,6 +47,15 @@ class Receipt:
         except GroupClosed:
             if not self.is_delivered():  # it was known before the end
                 raise
+
+    def ordered(self, *, timeout: float | None = None) -> Place:
+        """Of a total message: wait until it has its place in the one order. TimedOut after
+        `timeout` seconds; what else is raised is as with asyncio."""
+        check_timeout(timeout)
+        try:
+            return self._engine.call(self._receipt.ordered, timeout)
+        except TimedOut:
+            raise TimedOut(f"the message has no place within {timeout:g} s") from None
 
     def is_delivered(self) -> bool:
         """What `delivered` would return or raise, without waiting; False: it would wait."""

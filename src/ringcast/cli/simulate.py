@@ -56,12 +56,12 @@ protocol_option = click.option(
     type=click.Choice(PROTOCOLS),
     default="multicast",
     help="Messages to the group (if not given), between two members, a group on its own, or one "
-    "that also sends uniform messages.",
+    "that also sends uniform messages; total: one with one order of total messages.",
 )
 partitions_option = click.option(
     "--partitions",
     is_flag=True,
-    help="Cut members off until their group falls apart; with --protocol group or uniform.",
+    help="Cut members off until their group falls apart; with --protocol group, uniform or total.",
 )
 purge_option = click.option(
     "--purge",
@@ -162,7 +162,7 @@ def simulate(
             show_loads(found)
         return
     if partitions and protocol not in DETECTING:
-        raise click.UsageError("--partitions needs --protocol group or uniform")
+        raise click.UsageError("--partitions needs --protocol group, uniform or total")
     if purge != "acks" and protocol == "unicast":
         raise click.UsageError("--purge stability is about messages to a group")
     if spark:

@@ -41,6 +41,7 @@ from ringcast.protocols.stability import StabilityRounds
 from ringcast.window.fragmenter import check_payloads
 from ringcast.window.send import room_of
 from ringcast.wire.frames import (
+    LogCommit,
     PeerRepair,
     PeerRepairRequest,
     StabilityQuery,
@@ -291,8 +292,9 @@ class ReliableMulticast(Layer):
             sender = receiver.origin.sender
             receiver.helpers = tuple(who for who in view if who not in (self.me, sender))
 
-    def _on_commit(self, source: Member, commit: Commit, now: int) -> None:
-        receiver = self.receivers.get(Origin(source, commit.stream))
+    def _on_commit(self, source: Member, commit: Commit | LogCommit, now: int) -> None:
+        stream = Stream.TOTAL if isinstance(commit, LogCommit) else Stream.UNIFORM
+        receiver = self.receivers.get(Origin(source, stream))
         if receiver is None:
             self.refused += 1
         else:

@@ -257,7 +257,7 @@ class MulticastReceiver:
         out.datagram(self.origin.sender, ack)
 
     def _ask(self, now: int, out: Effects) -> None:
-        """SubmitQuery for what is due, if anything is."""
+        """Ask for what is due, if anything is."""
         for missing in self.stream.take_missing(now):
             out.datagram(self.origin.sender, Nack(self.origin.stream, missing))
             if self.repair.is_repeated and self.helpers:

@@ -45,7 +45,7 @@ from ringcast.protocols.stream import SendStream, seconds
 from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
 from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
-from ringcast.wire.frames import Commit, Data, Watermark
+from ringcast.wire.frames import Commit, Data, LogCommit, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -111,12 +111,11 @@ class MulticastSender:
         self.is_frozen = False
         self.heard: dict[Member, int] = {}
         """When each member last acknowledged anything."""
-        self._me = me
-        self._stream = stream
+        self._me, self._stream = me, stream
+        self._commits = LogCommit if stream is Stream.TOTAL else Commit
         self._config = config
         self._tau = round(config.xmit_interval_s * 1e9)
-        is_acked = stability is None
-        self.limits = Limits(me, window, config, view, assumed_bytes, is_acked=is_acked)
+        self.limits = Limits(*(me, window, config, view, assumed_bytes), is_acked=stability is None)
         self._quota: dict[Member, int] = {}  # messages retransmitted to each since then
         self._timers = timers
         self._probe_interval = WATERMARK_PROBE_START_NS
@@ -237,7 +236,7 @@ class MulticastSender:
             if self.is_behind:
                 out.datagram(None, Watermark(self._stream, self.window.high))
                 if self.is_gated:
-                    out.datagram(None, Commit(self.window.gate, self._stream))
+                    out.datagram(None, self._commits(self.window.gate))
                 self._complain(now, out)
                 self._probe_interval = min(2 * self._probe_interval, self._tau)
                 self._timers.arm(Timer.WATERMARK_PROBE, now + self._probe_interval)
@@ -406,7 +405,7 @@ class MulticastSender:
         before, held = self.window.gate, self.acks.min_received
         if self.is_gated and held > before:
             self.window.gate = held
-            out.datagram(None, Commit(held, self._stream))
+            out.datagram(None, self._commits(held))
 
     def _purge(self, now: int, out: Effects) -> None:
         """Let go of what every current member has delivered."""

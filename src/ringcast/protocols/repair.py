@@ -274,7 +274,7 @@ class Repair:
         return 0 if gap.asked or is_proved else gap.since + self.gap_tick
 
     def _ask(self, gap: Gap, window: ReceiveWindow, asked: list[Gap]) -> None:
-        """SubmitQuery for what is missing of this gap. It keeps what there is no room for, if anything."""
+        """Ask for what is missing of this gap. It keeps what there is no room for, if anything."""
         room = NACK_MESSAGES_MAX - self._awaited
         for seqnos in window.missing_within(gap.first, gap.last, room):
             if not room:

@@ -25,7 +25,7 @@ from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.state import StateTransfer
-from ringcast.wire.frames import SubmitQuery, Submit, SubmitFrom
+from ringcast.wire.frames import Submit, SubmitFrom, SubmitQuery
 from ringcast.wire.messages import decode_message, decode_request, encode_message
 
 if TYPE_CHECKING:

@@ -235,6 +235,6 @@ class UnicastReceiver(Side):
         out.datagram(self.peer, UnicastAck(self.conn, self.window.delivered, allowance))
 
     def _ask(self, now: int, out: Effects) -> None:
-        """SubmitQuery for what is due, if anything is."""
+        """Ask for what is due, if anything is."""
         for missing in self.stream.take_missing(now):
             out.datagram(self.peer, UnicastNack(self.conn, missing))

@@ -60,11 +60,10 @@ STEPS = (
 RECEIVER = "receiver"
 """Of the frame that was waited for: it is hit, and not the sender."""
 
-PROTOCOLS = ("multicast", "unicast", "group", "uniform", "total")
 DETECTING = ("group", "uniform", "total")
 """Protocols whose nodes find out by themselves who has crashed."""
-PURGES = ("acks", "stability")
-"""How a group may learn what everybody has."""
+PROTOCOLS = ("multicast", "unicast", *DETECTING)
+PURGES = ("acks", "stability")  # how a group may learn what everybody has
 MEMBERSHIP = {
     "discovery_ms": "discovery_wait_s",
     "heartbeat_ms": "heartbeat_s",
@@ -282,7 +281,7 @@ class Options:
 
     @property
     def second(self) -> Stream | None:
-        """The stream beside that of plain messages."""
+        """Beside that of plain messages."""
         return {"uniform": Stream.UNIFORM, "total": Stream.TOTAL}.get(self.protocol)
 
     @property

@@ -9,7 +9,7 @@ they are no frames, but travel as messages to one member, each in its turn and o
 
 # Annotations are read when this is imported: there is no `from __future__ import annotations`.
 
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 from ringcast.errors import Reject
 from ringcast.model import Stream
@@ -38,7 +38,7 @@ from ringcast.wire.limits import VIEW_MEMBERS_MAX
 from ringcast.wire.runs import Data as Data
 from ringcast.wire.runs import Messages as Messages
 from ringcast.wire.runs import UnicastData as UnicastData
-from ringcast.wire.schema import AtMost, Column, Flag, Item, Number, Record, Table
+from ringcast.wire.schema import AtMost, Column, Flag, Table
 
 
 @frame(2, frozen=False, to_anyone=True, in_view=True)
@@ -133,20 +133,19 @@ class Leave:
     """To a coordinator: go on without me."""
 
 
-_STREAM: Final = Record([Number("B", Stream.TOTAL, Stream.TOTAL, Reject.STREAM, Stream)], Stream)
-_UNIFORM_UNLESS_TOLD: Final = Item(
-    lambda stream: b"" if stream is Stream.UNIFORM else _STREAM.encode(stream),
-    lambda cut: _STREAM.cut(cut) if cut.left else Stream.UNIFORM,
-)
-
-
 @frame(40, to_anyone=True, in_view=True)
 class Commit:
     """To the group: all members of the view that this is said in hold my uniform messages up to
-    `seqno`, or those of the one order that I relay. They may be delivered."""
+    `seqno`. They may be delivered."""
 
     seqno: Seqno
-    stream: Annotated[Stream, _UNIFORM_UNLESS_TOLD] = Stream.UNIFORM
+
+
+@frame(41, to_anyone=True, in_view=True)
+class LogCommit:
+    """The same of the log of total messages, from its sequencer."""
+
+    seqno: Seqno
 
 
 @frame(44, alone=True, in_view=True)
@@ -235,7 +234,7 @@ class Pong:
     nonce: Counter
 
 
-_Multicast: TypeAlias = Data | Ack | Nack | Watermark | Commit
+_Multicast: TypeAlias = Data | Ack | Nack | Watermark | Commit | LogCommit
 _Stability: TypeAlias = StabilityReport | StabilityQuery | Stable | PeerRepairRequest | PeerRepair
 _Life: TypeAlias = Leave | Heartbeat | Ping | Pong
 StreamFrame: TypeAlias = _Multicast | _Stability | FlushFrame

@@ -491,7 +491,7 @@ REFUSED = {
     "proposal with no permit": (propose(flags=4, permit=bytes(8)), Reject.SEQNO),
     "hello with no permit": (hello(16, secrets=(1, 2, 0)), Reject.SEQNO),
     "hello that purges otherwise": (hello(0, settings(4)), Reject.FLAGS),
-    "hello with other streams": (hello(0, settings(streams=4)), Reject.FLAGS),
+    "hello with other streams": (hello(0, settings(streams=8)), Reject.FLAGS),
     "hello that suspects at once": (hello(0, bytes(3 + 7 * 8)), Reject.SETTINGS),
     "hello for messages of nothing": (hello(0, settings(size=0)), Reject.SETTINGS),
     "hello that never reports": (hello(0, settings(1, interval=61_000)), Reject.SETTINGS),
@@ -531,18 +531,18 @@ REFUSED = {
     "state unlisted up to 0": (state(2, view_id() * 2 + view_id(counter=0)), Reject.SEQNO),
     "state in a view with one twice": (state(who=TWICE), Reject.VIEW),
     "state in too large a view": (state(who=members(*CROWD)), Reject.COUNT),
-    "three streams": (state(own=listed(*[bytes(9)] * 3)), Reject.COUNT),
-    "own stream 2": (state(own=listed(b"\2" + bytes(8))), Reject.STREAM),
+    "four streams": (state(own=listed(*[bytes(9)] * 4)), Reject.COUNT),
+    "own stream 3": (state(own=listed(b"\3" + bytes(8))), Reject.STREAM),
     "own 2**63": (state(own=listed(struct.pack("<BQ", 0, 2**63))), Reject.SEQNO),
     "half of an own": (
         state(own=listed(bytes(8), count=1), held=b"", flushed=b""),
         Reject.FRAME_LENGTH,
     ),
     "held of place 512": (state(held=listed(mark(512))), Reject.VIEW),
-    "held of stream 2": (state(held=listed(mark(stream=2))), Reject.STREAM),
+    "held of stream 3": (state(held=listed(mark(stream=3))), Reject.STREAM),
     "held up to 2**63": (state(held=listed(mark(seqno=2**63))), Reject.SEQNO),
     "held up to what there is": (state(held=listed(mark(seqno=2**64 - 1))), Reject.SEQNO),
-    "too many held": (state(held=listed(*[mark()] * (2 * VIEW_MEMBERS_MAX + 1))), Reject.COUNT),
+    "too many held": (state(held=listed(*[mark()] * (3 * VIEW_MEMBERS_MAX + 1))), Reject.COUNT),
     "fewer held": (state(held=listed(mark(), count=2)), Reject.FRAME_LENGTH),
     "too many flushed": (
         state(flushed=listed(*[view_id() + listed()] * (FLUSHED_MAX + 1))),
@@ -574,7 +574,7 @@ REFUSED = {
         Reject.FRAME_LENGTH,
     ),
     "cut of place 512": (cut(listed(part(departed=listed(cut_mark(512))))), Reject.VIEW),
-    "cut of stream 2": (cut(listed(part(departed=listed(cut_mark(stream=2))))), Reject.STREAM),
+    "cut of stream 3": (cut(listed(part(departed=listed(cut_mark(stream=3))))), Reject.STREAM),
     "cut at 2**63": (cut(listed(part(departed=listed(cut_mark(seqno=2**63))))), Reject.SEQNO),
     "cut at 2**64 - 2": (
         cut(listed(part(departed=listed(cut_mark(seqno=2**64 - 2))))),
@@ -582,15 +582,15 @@ REFUSED = {
     ),
     "cut from place 512": (cut(listed(part(departed=listed(cut_mark(source=512))))), Reject.VIEW),
     "too many departed": (
-        cut(listed(part(departed=listed(*[cut_mark()] * (2 * VIEW_MEMBERS_MAX + 1))))),
+        cut(listed(part(departed=listed(*[cut_mark()] * (3 * VIEW_MEMBERS_MAX + 1))))),
         Reject.COUNT,
     ),
     "half a mark": (cut(starts=listed(mark()[:-1], count=1), takers=b""), Reject.FRAME_LENGTH),
     "start of place 512": (cut(starts=listed(mark(512))), Reject.VIEW),
-    "start of stream 2": (cut(starts=listed(mark(stream=2))), Reject.STREAM),
+    "start of stream 3": (cut(starts=listed(mark(stream=3))), Reject.STREAM),
     "start at 2**63": (cut(starts=listed(mark(seqno=2**63))), Reject.SEQNO),
     "start at what there is": (cut(starts=listed(mark(seqno=2**64 - 1))), Reject.SEQNO),
-    "too many starts": (cut(starts=listed(*[mark()] * (2 * VIEW_MEMBERS_MAX + 1))), Reject.COUNT),
+    "too many starts": (cut(starts=listed(*[mark()] * (3 * VIEW_MEMBERS_MAX + 1))), Reject.COUNT),
     "want without stream": (frame(70), Reject.FRAME_LENGTH),
     "want without flags": (frame(70, b"\0"), Reject.FRAME_LENGTH),
     "want in view 0": (frame(70, b"\0\0", view_id(counter=0)), Reject.SEQNO),
@@ -611,7 +611,7 @@ REFUSED = {
     "passed on for nobody": (frame(71, b"\0", view_id()), Reject.MEMBER),
     "passed on to half an asker": (frame(71, b"\1", view_id(), member(ME), HALF), Reject.MEMBER),
     "nothing passed on": (forwarded(b""), Reject.FRAME_LENGTH),
-    "passed on from stream 2": (forwarded(run(stream=2)), Reject.STREAM),
+    "passed on from stream 3": (forwarded(run(stream=3)), Reject.STREAM),
     "passed on from 0": (forwarded(run(first=0)), Reject.SEQNO),
     "none passed on": (forwarded(run(count=0)), Reject.COUNT),
     "too many passed on": (forwarded(run(1, MESSAGES_MAX + 1, b"\0\0")), Reject.COUNT),
@@ -646,7 +646,7 @@ def test_refused_with_its_reason(name: str) -> None:
     assert refusal(TO_ME + malformed) is reason
 
 
-MARKS = tuple(Mark(0, FIFO, 1) for _ in range(2 * VIEW_MEMBERS_MAX + 1))
+MARKS = tuple(Mark(0, FIFO, 1) for _ in range(3 * VIEW_MEMBERS_MAX + 1))
 CUT_MARKS = tuple(CutMark(0, FIFO, 1, 0) for _ in MARKS)
 
 
@@ -673,7 +673,7 @@ def with_departed(*departed: CutMark) -> Cut:
         Propose(ID, (range(VIEW_MEMBERS_MAX + 1),), PLAIN, (), BEFORE),
         State(ID, ViewId(ME, 0)),
         State(ID, BEFORE, CROWD),
-        State(ID, BEFORE, own=((FIFO, 1),) * 3),
+        State(ID, BEFORE, own=((FIFO, 1),) * 4),
         State(ID, BEFORE, own=((FIFO, -1),)),
         State(ID, BEFORE, own=((FIFO, SEQNO_MAX + 1),)),
         State(ID, BEFORE, held=MARKS),

@@ -763,7 +763,7 @@ REFUSED = {
     "short run": (HEADER + run(1, 1, b"\0"), Reject.FRAME_LENGTH),
     "nack without stream": (HEADER + frame(3, b""), Reject.FRAME_LENGTH),
     "half a range": (HEADER + frame(3, bytes(7)), Reject.FRAME_LENGTH),
-    "stream of a run": (HEADER + run(1, 1, b"\1\0x", stream=2), Reject.STREAM),
+    "stream of a run": (HEADER + run(1, 1, b"\1\0x", stream=3), Reject.STREAM),
     "flags of a run": (HEADER + run(1, 1, b"\1\0x", flags=5), Reject.FLAGS),
     "seqno 0": (HEADER + run(0, 1, b"\1\0x"), Reject.SEQNO),
     "seqno 2**63": (HEADER + run(2**63, 1, b"\1\0x"), Reject.SEQNO),

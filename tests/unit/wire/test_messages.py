@@ -17,6 +17,9 @@ from ringcast.wire.frames import (
     StateData,
     StateEnd,
     StateRefused,
+    Submit,
+    SubmitFrom,
+    SubmitQuery,
     Watermark,
 )
 from ringcast.wire.limits import COUNTER_MAX, DIGEST_ENTRIES_MAX
@@ -40,6 +43,11 @@ MESSAGES: list[SystemMessage] = [
     StateCancel(5),
     JoinerBlocked(is_full=True),
     JoinerBlocked(is_full=False),
+    Submit(1, b"a batch", is_lowest=True),
+    Submit(2**64 - 1, b""),
+    SubmitQuery(1, COUNTER_MAX),
+    SubmitFrom(1, COUNTER_MAX, 2**32 - 1, 7),
+    SubmitFrom(1, delivered=3),
 ]
 
 MEMBER = b"\x01h" + struct.pack("<HQ", 1, 1) + b"\x00"
@@ -70,7 +78,7 @@ def test_cut_short_it_is_refused_or_says_less(message: SystemMessage) -> None:
         except DecodeError:
             continue
         # A chunk has no end of its own, and a digest may have fewer entries.
-        assert isinstance(cut, StateData | StateBegin)
+        assert isinstance(cut, StateData | StateBegin | Submit)
         assert cut != message
         assert encode_message(cut) == whole[:size]
 
@@ -93,7 +101,7 @@ def test_none_is_a_frame(message: SystemMessage) -> None:
         (b"\x1d", Reject.FRAME_KIND),
         (b"\xff", Reject.FRAME_KIND),
         (b"\x01" + bytes(20), Reject.FRAME_KIND),
-        (b"\x1e" + numbers(1), Reject.FRAME_KIND),
+        (b"\x1e" + numbers(1), Reject.FRAME_LENGTH),
         (b"\x1f", Reject.FRAME_LENGTH),
         (b"\x1f" + numbers(1) + b"\x00", Reject.FRAME_LENGTH),
         (b"\x1f" + numbers(0), Reject.SEQNO),
@@ -102,7 +110,7 @@ def test_none_is_a_frame(message: SystemMessage) -> None:
         (b"\x20" + numbers(0, 1), Reject.SEQNO),
         (b"\x20" + numbers(1, 1) + ENTRY + b"\x00", Reject.FRAME_LENGTH),
         (b"\x20" + numbers(1, 1) + ENTRY[:-1], Reject.MEMBER),
-        (b"\x20" + numbers(1, 1) + b"\x02" + ENTRY[1:], Reject.STREAM),
+        (b"\x20" + numbers(1, 1) + b"\x03" + ENTRY[1:], Reject.STREAM),
         (b"\x20" + numbers(1, 1) + ENTRY + ENTRY, Reject.MEMBER),
         (b"\x20" + numbers(1, 1) + b"\x00" + numbers(2**63) + MEMBER, Reject.SEQNO),
         (b"\x21" + numbers(1, 2**63), Reject.SEQNO),
@@ -114,7 +122,11 @@ def test_none_is_a_frame(message: SystemMessage) -> None:
         (b"\x25", Reject.FRAME_LENGTH),
         (b"\x25\x02", Reject.FLAGS),
         (b"\x25\x01\x01", Reject.FRAME_LENGTH),
-        (b"\x26" + numbers(1, 1), Reject.FRAME_KIND),
+        (b"\x26\x02" + numbers(1), Reject.FLAGS),
+        (b"\x26\x01" + numbers(0), Reject.SEQNO),
+        (b"\x27" + numbers(0, 1), Reject.SEQNO),
+        (b"\x27" + numbers(1), Reject.FRAME_LENGTH),
+        (b"\x1e" + numbers(1, 2**63, 0, 1), Reject.SEQNO),
         (b"\x28", Reject.FRAME_KIND),
         (b"\x3c" + bytes(8), Reject.FRAME_KIND),
     ],

@@ -49,7 +49,9 @@ OTHERS = {
     "Piece.content": ("", "not empty"),
     "Cut.provider": ("2", "below 512, or 2¹⁶−1: nobody"),
     "Cut.parts": ("", "a list, at most 512"),
-    "State.own": ("2, and 9 each", "a list, at most 2; 0 or 1; at most 2⁶³−1"),
+    "State.own": ("2, and 9 each", "a list, at most 3; 0, 1 or 2; at most 2⁶³−1"),
+    "State.order": ("", "an order"),
+    "Cut.order": ("", "an order"),
     "State.flushed": ("", "a list, at most 8"),
     "StabilityReport.delivered": ("8 each", "1 to 512, each at most 2⁶³−1"),
     "Stable.marks": ("18 each", "1 to 512"),
@@ -84,7 +86,7 @@ def bounds_in_words(field: Field, number: Number) -> str:
     if field.limit:
         return f"at most *{field.limit}*"
     if number is fields.STREAM:
-        return "0 or 1"
+        return "0, 1 or 2"
     if number.high in (2**32 - 1, 2**64 - 1):
         return "not 0" if number.low else ""
     return f"{number.low} to {high}" if number.low else f"at most {high}"

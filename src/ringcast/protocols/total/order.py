@@ -16,8 +16,8 @@ Every probe interval while something is under way, and nothing of it comes back:
 At the end of a view: take up to the cut.
 On a view: position and marks are those of the leading part. The sequencer begins with empty queues.
     Everybody submits anew what is pending, from the lowest number on. Who comes from elsewhere, in
-    another part than the leading one, first lets go of what the marks know; the rest is carried.
-    If marks were forgotten, and none of it is known, what was ever submitted is let go of, too:
+    another part than the leading one, drops first what the marks know; the rest is carried.
+    If marks were forgotten, and none of it is known, what was ever submitted is dropped, too:
     nobody can say what has become of it.
 On close: what is pending is not ordered, as far as is known.
 """
@@ -39,7 +39,7 @@ from ringcast.protocols.total.reading import OrderReader, Start
 from ringcast.protocols.total.receipts import Deliveries, OrderReceipts
 from ringcast.wire.batches import read_head
 from ringcast.wire.changes import tag_of
-from ringcast.wire.frames import SubmitQuery, Submit, SubmitFrom
+from ringcast.wire.frames import Submit, SubmitFrom, SubmitQuery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,7 +3,7 @@
 On send: what finds room gets the next numbers; the rest is not accepted and takes no number.
 On submit: from the cursor on, in batches of a datagram, as much as may be under way. An incomplete
     batch waits while several are under way: what is sent meanwhile joins it.
-On take: what was taken is let go of, and so much more may be under way.
+On take: what was taken is dropped, and so much more may be under way.
 On a view, or when the sequencer lacks something: the cursor goes back.
 """
 
@@ -106,11 +106,12 @@ class Pending:
                 found = self._payloads[at : min(at + MESSAGES_MAX, last - self.low + 1)]
                 sizes = accumulate(len(each) + SIZE_BYTES for each in found)
                 count = max(1, bisect_right(list(sizes), room + SIZE_BYTES))
-                is_complete = count < len(found) or last < self.high
+                size = sum(map(len, found[:count]))
+                is_complete = count < len(found) or last < self.high or 2 * size >= room
                 if not is_complete and len(self._under_way) >= INCOMPLETE_AFTER:
                     break
                 batch = encode_batch(flags, place, self.next, found[:count])
-                self._ahead += sum(map(len, found[:count]))
+                self._ahead += size
                 self._move(self.next + count, 0)
             self._under_way.append(self.next - 1)
             batches.append(Submitted(batch, is_lowest))

@@ -1,7 +1,7 @@
 """Receipts of total messages: when one is ordered, and when everybody has delivered it.
 
     state      what comes                                   then
-    PENDING    it is taken                                  Ordered with its place; SubmitQuery → ORDERED
+    PENDING    it is taken                                  Ordered, with its place; ask → ORDERED
                it is known to be in the history             Ordered, without a place; Confirmed
                nobody can say what became of it             Ordered says so; Confirmed
     ORDERED    its sequencer says that all delivered it     Confirmed
@@ -9,7 +9,8 @@
                another is the sequencer                     Confirmed: all who go on have taken it
 
 At who was the sequencer, of its own log:
-On SubmitQuery: note how far that origin waits; answer when all others of the view have delivered it.
+On SubmitQuery: note how far that origin waits; answer when all others of the view have delivered
+    it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class OrderReceipts:
         say whether they are."""
         for asked in [each for each in self._asked if each.view is None and each.message <= last]:
             self._asked.remove(asked)
-            out.event(Ordered(asked.number, place, is_submitted=True))
+            out.event(Ordered(asked.number, place, is_submitted=place is None))
             out.event(Confirmed(asked.number))
 
     @property

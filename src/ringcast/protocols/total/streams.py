@@ -157,6 +157,15 @@ class OrderedStreams(ReliableMulticast):
         told = event.unconfirmed + unconfirmed
         return replace(event, position=start.position, unconfirmed=told), start
 
+    def _open_new(self, origin: Origin, begin: Begin, now: int) -> None:
+        """Of total messages, the log of the view, and those of who was the sequencer before: their
+        windows go on."""
+        start = begin.cut.starts.get(origin, 0)
+        is_known = origin.sender == self.me or origin in self.receivers
+        is_log = start > 0 or origin.sender == begin.view.coordinator
+        if origin.stream is not Stream.TOTAL or (is_log and not is_known):
+            self._open(origin, start, now)
+
     def _log_of(self, begin: Begin) -> Log:
         first = begin.view.coordinator
         if first == self.me:

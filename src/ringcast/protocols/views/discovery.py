@@ -90,7 +90,7 @@ class Discovery:
         self._learned = sum(until is not None for until in self.candidates.values())
 
     def slow_down(self) -> None:
-        """SubmitQuery less often from now on."""
+        """Ask less often from now on."""
         self.interval = min(2 * self.interval, ASK_MAX_NS)
 
 

@@ -96,7 +96,7 @@ class Fetch:
         return found
 
     def ask(self, now: int, out: Effects) -> bool:
-        """SubmitQuery for what is lacking; whether nothing is."""
+        """Ask for what is lacking; whether nothing is."""
         lacking = self.lacking()
         if not lacking:
             self._timers.disarm(Timer.FETCH)

@@ -178,5 +178,5 @@ class Parted:
 def _plain(
     senders: Mapping[Stream, MulticastSender],
 ) -> list[tuple[Stream, MulticastSender]]:
-    """Without what is relayed: origins say what becomes of that."""
+    """Without the log of total messages: origins say what becomes of that."""
     return [(stream, each) for stream, each in senders.items() if stream is not Stream.TOTAL]

@@ -157,7 +157,7 @@ class Requests:
                     self._complain_of_unheard(now, out)
 
     def ask(self, now: int, out: Effects) -> None:
-        """SubmitQuery the coordinator, and ask again until it has seen to it."""
+        """Ask the coordinator, and ask again until it has seen to it."""
         to, elsewhere = self._change.coordinator, self._change.elsewhere
         if to == self.me or not (elsewhere or self.may_go or self.wants_state):
             self._timers.disarm(Timer.REQUEST)

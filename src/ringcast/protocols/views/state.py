@@ -35,7 +35,7 @@ from ringcast.core.effects import Layer
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.core.view_change import Begin, StateChanged, StateStanding
 from ringcast.events import Delivered, FragmentsDelivered, StateChunk, StateLost
-from ringcast.model import Digest
+from ringcast.model import Digest, Stream
 from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.providing import Provider
 from ringcast.protocols.views.taking import CatchUp, Outcome, Taking
@@ -275,7 +275,8 @@ class StateTransfer(Layer):
                 self._lose(out)
             self._stand(HELD, out)
             for taker in cut.takers:
-                starts = Digest(cut.starts)
+                plain = (each for each in cut.starts.items() if each[0].stream != Stream.TOTAL)
+                starts = Digest(dict(plain))
                 self._behind_view += self.giving.cut_at(taker, starts, view.counter, now, out)
         if self.me in cut.takers:
             self._expect(cut.provider, view.counter, now, out)

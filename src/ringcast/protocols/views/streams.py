@@ -47,7 +47,16 @@ from ringcast.protocols.total.streams import OrderedStreams
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.reading import UNREAD_WINDOWS, Parted, Reading, UnreadView, installed
 from ringcast.wire.changes import Forwarded, InView, Want, tag_of
-from ringcast.wire.frames import Ack, Commit, Data, Nack, PeerRepair, StreamFrame, Watermark
+from ringcast.wire.frames import (
+    Ack,
+    Commit,
+    Data,
+    LogCommit,
+    Nack,
+    PeerRepair,
+    StreamFrame,
+    Watermark,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
@@ -116,7 +125,7 @@ class ViewStreams(OrderedStreams):
                     self._on_late(source, frame, now, out)
                 case Nack():
                     self._on_nack(source, frame, out)
-                case Commit():
+                case Commit() | LogCommit():
                     self._on_commit(source, frame, now)
                 case _ if self.standing is not Standing.OPEN:
                     self.refused += 1
@@ -271,7 +280,7 @@ class ViewStreams(OrderedStreams):
         self._fetch(now, out)
 
     def _fetch(self, now: int, out: Effects) -> None:
-        """SubmitQuery for what is lacking; if nothing is, say so."""
+        """Ask for what is lacking; if nothing is, say so."""
         assert self.fetch.proposal is not None
         if self.fetch.ask(now, out):
             self.standing = Standing.FLUSHED
@@ -338,15 +347,6 @@ class ViewStreams(OrderedStreams):
             self._datagram += 1
             self._on_data(sender, data, now, out)
         self._go_on_in_order(now, out)
-
-    def _open_new(self, origin: Origin, begin: Begin, now: int) -> None:
-        """Of total messages, the log of who relays them, and those that were relayed before: their
-        windows go on."""
-        start = begin.cut.starts.get(origin, 0)
-        is_known = origin.sender == self.me or origin in self.receivers
-        is_log = start > 0 or origin.sender == begin.view.coordinator
-        if origin.stream is not Stream.TOTAL or (is_log and not is_known):
-            self._open(origin, start, now)
 
     def follow_view(self, events: Sequence[Event], *, pauses: bool) -> None:
         """Behind the view that has just begun these are to be read; and, if it `pauses`, nothing

@@ -44,7 +44,7 @@ JITTER_NS = 20_000_000
 
 class Timer(Named):
     REPEAT = auto()
-    """SubmitQuery those again who have not answered my proposal."""
+    """Ask those again who have not answered my proposal."""
     SILENT = auto()
     """They will not."""
     STALLED = auto()

@@ -87,7 +87,8 @@ DESCRIBED: dict[type, Callable[[Any], Seen]] = {
     wire.StabilityReport: lambda f: _at("stability_report", FIFO, f.number, view=f.view_id.counter),
     wire.StabilityQuery: lambda f: Seen("stability_query", FIFO, view=f.view_id.counter),
     wire.Stable: lambda f: _at("stable", FIFO, f.number, view=f.view_id.counter),
-    wire.Commit: lambda f: _at("commit", int(f.stream), f.seqno),
+    wire.Commit: lambda f: _at("commit", int(Stream.UNIFORM), f.seqno),
+    wire.LogCommit: lambda f: _at("commit", int(Stream.TOTAL), f.seqno),
     changes.Want: lambda f: _missing("want", int(f.stream), f.missing)._replace(view=f.id.counter),
     changes.Forwarded: lambda f: _data("forwarded", int(f.data.stream), f.data)._replace(
         again=1, view=f.id.counter

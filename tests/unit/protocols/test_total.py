@@ -1,0 +1,502 @@
+"""One order at one member, part by part: what is pending, the sequencer's queues, the history, what
+is read, and what comes late, twice or from elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from ringcast.config import MulticastConfig
+from ringcast.core.effects import Effects
+from ringcast.core.shared import Deadlines
+from ringcast.core.view_change import Cut, OrderStanding, Part
+from ringcast.events import Confirmed, Delivered, Ordered
+from ringcast.model import Address, Member, Origin, Place, Run, Stream, View, ViewId
+from ringcast.protocols.multicast_receiver import MulticastReceiver
+from ringcast.protocols.total.history import MARKS_KEPT, History
+from ringcast.protocols.total.order import PROBE_START_NS, TotalOrder
+from ringcast.protocols.total.pending import INCOMPLETE_AFTER, TOTAL_BYTES, Pending
+from ringcast.protocols.total.queues import QUEUE_BYTES, Queues
+from ringcast.protocols.total.reading import OrderReader, Start
+from ringcast.protocols.total.receipts import OrderReceipts
+from ringcast.window.assembler import Assembler
+from ringcast.wire.batches import (
+    CARRIED,
+    MORE,
+    PART,
+    encode_batch,
+    encode_part,
+    payloads_of,
+    read_head,
+)
+from ringcast.wire.changes import tag_of
+from ringcast.wire.frames import Data, Submit, SubmitFrom, SubmitQuery
+from ringcast.wire.limits import VIEW_MEMBERS_MAX
+
+A, B, C = (Member(Address("10.0.0.1", 7800 + n), 1, name) for n, name in enumerate("ABC"))
+VIEW = View(ViewId(A, 3), (A, B, C))
+NEXT = View(ViewId(A, 4), (A, B, C))
+ROOM = 100
+
+
+def head_of(batch: bytes) -> tuple[int, int, int, int]:
+    head = read_head(batch)
+    assert head is not None
+    return tuple(head)
+
+
+# Batches
+
+
+def test_a_batch_says_what_was_put_into_it() -> None:
+    for payloads in ([b"one"], [b""], [b"a", b"", b"ccc"], [b"", b""]):
+        batch = encode_batch(CARRIED, 2, 7, payloads)
+        head = read_head(batch)
+        assert head is not None
+        assert (head.flags, head.place, head.first, head.last) == (CARRIED, 2, 7, 6 + len(payloads))
+        assert payloads_of(batch, head) == payloads
+    part = encode_part(MORE, 1, 9, 1000, b"xyz")
+    head = read_head(part)
+    assert head is not None
+    assert (head.flags, head.last, head.extent, head.ends) == (PART | MORE, 9, 1000, 0)
+    assert payloads_of(part, head) == [b"xyz"]
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        b"",
+        encode_batch(0, 0, 1, [b"a"])[:14],
+        encode_batch(8, 0, 1, [b"a"]),
+        encode_batch(MORE, 0, 1, [b"a"]),
+        encode_batch(0, 0, 0, [b"a"]),
+        encode_batch(0, 0, 2**63 - 1, [b"a"]),
+        encode_batch(0, 0, 1, [b"abc", b"", b""])[:-4],
+        encode_batch(0, 0, 1, [b"a"])[:11] + b"\0\0\0\0",
+        encode_batch(0, 0, 1, [b"a"])[:11] + b"\xff\xff\xff\xff",
+    ],
+)
+def test_what_is_no_batch_is_refused(spoiled: bytes) -> None:
+    assert read_head(spoiled) is None
+
+
+# What is pending
+
+
+def test_what_finds_no_room_gets_no_number() -> None:
+    pending = Pending(4)
+    assert pending.accept([b"x"] * 3) == 3
+    assert pending.accept([b"x"] * 3) == 1
+    assert (pending.low, pending.high, pending.is_full) == (1, 4, True)
+    large = Pending(4)
+    assert large.accept([bytes(2 * TOTAL_BYTES), b"x"]) == 1  # alone it may be larger than all room
+    assert large.accept([b"x"]) == 0
+
+
+def test_submits_in_batches_of_a_datagram_and_cuts_what_is_larger() -> None:
+    pending = Pending(100)
+    pending.accept([bytes(40), bytes(40), bytes(40), bytes(200), bytes(5)])
+    batches = pending.submit(1, ROOM)
+    assert all(len(batch) <= ROOM for batch, _ in batches)
+    assert [is_lowest for _, is_lowest in batches] == [True, False, False, False, False]
+    assert [head_of(batch)[1:] for batch, _ in batches] == [
+        (1, 1, 2),  # two fit
+        (1, 3, 1),
+        (1, 4, 0),  # parts, by the byte at which they begin
+        (1, 4, 85),
+        (1, 4, 170),
+    ]
+    assert [head_of(batch)[0] for batch, _ in batches][2:5] == [PART | MORE, PART | MORE, PART]
+    assert pending.submit(1, ROOM) == []  # the last one is small, and waits
+    pending.check_invariants()
+
+
+def test_an_incomplete_batch_waits_while_several_are_under_way() -> None:
+    pending, sent = Pending(100), 0
+    for _ in range(INCOMPLETE_AFTER + 3):
+        pending.accept([b"x"])
+        sent += len(pending.submit(0, ROOM))
+    assert sent == INCOMPLETE_AFTER
+    pending.take(read_head(encode_batch(0, 0, 1, [b"x"])), 1)  # type: ignore[arg-type]
+    (batch,) = pending.submit(0, ROOM)  # the others have gathered
+    assert head_of(batch.batch)[2:] == (INCOMPLETE_AFTER + 1, 3)
+    pending.check_invariants()
+
+
+def test_no_more_is_under_way_than_may_be_and_what_was_taken_makes_room() -> None:
+    pending = Pending(100)
+    pending.accept([bytes(3 * TOTAL_BYTES)])
+    parts = [batch for batch, _ in pending.submit(0, 1 << 16)]
+    assert TOTAL_BYTES <= sum(map(len, parts)) < TOTAL_BYTES + (1 << 17)
+    for part in parts:
+        head = read_head(part)
+        assert head is not None
+        pending.take(head, len(part) - 15)
+    assert pending.low == 1  # it is not whole
+    assert sum(len(batch) for batch, _ in pending.submit(0, 1 << 16)) >= TOTAL_BYTES
+    pending.check_invariants()
+
+
+def test_goes_back_to_where_the_sequencer_stands_and_no_further_than_what_was_taken() -> None:
+    pending = Pending(100)
+    pending.accept([bytes(60)] * 5)
+    assert len(pending.submit(0, ROOM)) == 5
+    pending.go_back(3, 0)
+    assert [head_of(batch)[2] for batch, _ in pending.submit(0, ROOM)] == [3, 4, 5]
+    pending.drop(4)
+    pending.go_back(1, 0)  # a late answer
+    assert [head_of(batch)[2] for batch, _ in pending.submit(0, ROOM)] == [5]
+    pending.go_back(9, 0)
+    assert pending.submit(0, ROOM) == []
+    pending.check_invariants()
+
+
+def test_what_is_carried_says_so_and_shares_no_batch_with_what_is_not() -> None:
+    pending = Pending(100)
+    pending.accept([b"1", b"2"])
+    pending.carried = 2
+    pending.accept([b"3"])
+    heads = [head_of(batch) for batch, _ in pending.submit(0, ROOM)]
+    assert heads == [(CARRIED, 0, 1, 2), (0, 0, 3, 1)]
+
+
+# The sequencer's queues
+
+
+def offered(queues: Queues, origin: Member, batch: bytes, *, is_lowest: bool = False) -> None:
+    head = read_head(batch)
+    assert head is not None
+    queues.offer(origin, head, batch, is_lowest=is_lowest)
+    queues.check_invariants()
+
+
+def test_queues_what_is_next_and_nothing_else() -> None:
+    queues = Queues(VIEW, {B: 4})
+    for first in (4, 6, 5, 5, 7):
+        offered(queues, B, encode_batch(0, 1, first, [b"x"]))
+    assert [head_of(batch)[2] for _, batch in queues.take(9)] == [5]
+    assert queues.next[B] == (6, 0)
+    offered(queues, B, encode_batch(0, 1, 9, [b"x"]), is_lowest=True)  # it has 6..8 from elsewhere
+    offered(queues, B, encode_batch(0, 1, 2, [b"x"]), is_lowest=True)
+    assert [head_of(batch)[2] for _, batch in queues.take(9)] == [9]
+
+
+def test_parts_are_queued_in_their_order() -> None:
+    queues = Queues(VIEW, {})
+    for offset, flags in ((0, MORE), (20, MORE), (10, MORE), (10, MORE), (20, 0)):
+        offered(queues, C, encode_part(flags, 2, 1, offset, bytes(10)))
+    assert [head_of(batch)[3] for _, batch in queues.take(9)] == [0, 10, 20]
+    assert queues.next[C] == (2, 0)
+
+
+def test_origins_take_turns_and_what_finds_no_room_comes_first_again() -> None:
+    queues = Queues(VIEW, {})
+    for number in range(1, 4):
+        for place, origin in enumerate((A, B, C)):
+            if origin != C or number == 1:
+                offered(queues, origin, encode_batch(0, place, number, [b"x"]))
+    taken = queues.take(4)
+    assert [origin.name for origin, _ in taken] == ["A", "B", "C", "A"]
+    queues.put_back(taken[1:])
+    queues.check_invariants()
+    rest = queues.take(99)
+    assert [(origin.name, head_of(batch)[2]) for origin, batch in rest] == [
+        ("B", 1),
+        ("C", 1),
+        ("A", 2),
+        ("B", 2),
+        ("A", 3),
+        ("B", 3),
+    ]
+
+
+def test_an_origin_has_so_much_credit_and_no_more() -> None:
+    queues, size = Queues(VIEW, {}), 1 << 16
+    for number in range(1, 100):
+        offered(queues, B, encode_batch(0, 1, number, [bytes(size)]))
+    assert QUEUE_BYTES <= queues.size < QUEUE_BYTES + 2 * size
+    assert queues.overdrawn > 0
+    offered(queues, C, encode_batch(0, 2, 1, [b"x"]))
+    assert queues.waiting(C) == 1  # others have theirs
+
+
+# The history
+
+
+def test_marks_of_the_departed_stay_but_not_of_who_has_left_or_began_anew() -> None:
+    history = History()
+    again = B._replace(incarnation=2)
+    history.marks = {A: 1, B: 2, C: 3}
+    history.depart((A, B, C), {C}, View(ViewId(A, 4), (A,)))
+    assert history.marks == {A: 1, B: 2}
+    history.depart((A,), set(), View(ViewId(A, 5), (A, again)))
+    assert history.marks == {A: 1}
+    assert not history.has_forgotten
+
+
+def test_the_last_to_go_are_remembered() -> None:
+    history = History()
+    crowd = [Member(Address("10.0.0.2", n), 1, "") for n in range(1, VIEW_MEMBERS_MAX + 3)]
+    for at, member in enumerate(crowd):
+        history.marks[member] = at + 1
+        history.depart((A, member), set(), View(ViewId(A, at + 4), (A,)))
+    assert len(history.marks) == MARKS_KEPT - 1  # A has a place of its own
+    assert crowd[2] not in history.marks
+    assert crowd[-1] in history.marks
+    assert history.has_forgotten
+
+
+# What is read
+
+
+def read_of(reader: OrderReader, *batches: bytes) -> list[tuple[str, int, list[bytes], int]]:
+    events: list[object] = []
+    reader.read(1, list(batches), Assembler(1000), VIEW, events)  # type: ignore[arg-type]
+    found = [event for event in events if isinstance(event, Delivered)]
+    assert len(found) == len(events)
+    return [(each.sender.name, each.run.first, each.run.payloads, each.position) for each in found]
+
+
+def test_runs_of_one_origin_are_one_and_positions_count_messages() -> None:
+    reader = OrderReader()
+    reader.begin(Start(10, {}))
+    assert read_of(
+        reader,
+        encode_batch(0, 1, 1, [b"a", b"b"]),
+        encode_batch(0, 1, 3, [b"c"]),
+        encode_part(MORE, 2, 1, 0, b"lar"),
+        encode_batch(0, 1, 4, [b"d"]),
+        encode_part(0, 2, 1, 3, b"ge"),
+    ) == [("B", 1, [b"a", b"b", b"c", b"d"], 11), ("C", 1, [b"large"], 15)]
+    assert reader.position == 15
+
+
+def test_an_unfinished_message_ends_with_its_view() -> None:
+    reader = OrderReader()
+    assert read_of(reader, encode_part(MORE, 2, 1, 0, b"lar")) == []
+    reader.begin(Start(0, {}))
+    whole = encode_part(MORE, 2, 1, 0, b"lar"), encode_part(0, 2, 1, 3, b"ge")
+    assert read_of(reader, *whole) == [("C", 1, [b"large"], 1)]
+
+
+def test_who_comes_from_elsewhere_is_told_what_it_has_seen() -> None:
+    reader = OrderReader()
+    reader.begin(Start(0, {B: 2}))
+    events: list[object] = []
+    batch = encode_batch(CARRIED, 1, 2, [b"b", b"c"])
+    reader.read(1, [batch], Assembler(1000), VIEW, events)  # type: ignore[arg-type]
+    assert events == [
+        Delivered(B, Run(Stream.TOTAL, 2, [b"b"]), VIEW.id, 0, 1, carried=True, seen=True),
+        Delivered(B, Run(Stream.TOTAL, 3, [b"c"]), VIEW.id, 0, 2, carried=True, seen=False),
+    ]
+
+
+# A member
+
+
+class Alone:
+    """One member's TotalOrder, and the log of its view, which another one sends."""
+
+    def __init__(self, me: Member) -> None:
+        self.me, self.now, self.out = me, 0, Effects()
+        self.order = TotalOrder(me, 64, 1000)
+        self.deadlines = Deadlines()
+        self.order.attach(self.deadlines.owner("total"))
+        self.enter(VIEW)
+
+    def enter(self, view: View, cut: Cut | None = None) -> None:
+        origin = Origin(view.coordinator, Stream.TOTAL)
+        timers = self.deadlines.owner("log")
+        config = MulticastConfig()
+        self.log = MulticastReceiver(origin, config, 0, timers, is_gated=True)
+        whole = Part(ViewId(A, 1), view.members, {}, {})
+        self.begun = self.order.begin(
+            view, cut or Cut(view.id, (whole,), {}), self.log, self.now, self.out
+        )
+
+    def relayed(self, seqno: int, *batches: bytes, is_committed: bool = True) -> None:
+        data = Data(Stream.TOTAL, seqno, list(batches))
+        self.log.on_data(data, self.now, 1 << 20, self.out)
+        if is_committed:
+            self.log.on_commit(seqno + len(batches) - 1, self.now)
+            self.order.take(seqno + len(batches) - 1, self.now, self.out)
+
+    def said(self) -> list[object]:
+        messages, self.out.messages = self.out.messages, []
+        self.order.check_invariants()
+        return [message for _, message in messages]
+
+    def told(self) -> list[object]:
+        events = list(self.out.events)
+        self.out.events.clear()
+        return events
+
+
+def test_a_message_is_pending_until_it_is_taken() -> None:
+    b = Alone(B)
+    assert b.order.send([b"x", b"y"], 0, b.out) == 2
+    (submit,) = b.said()
+    assert submit == Submit(tag_of(VIEW.id), encode_batch(0, 1, 1, [b"x", b"y"]), is_lowest=True)
+    b.relayed(1, encode_batch(0, 1, 1, [b"x", b"y"]), is_committed=False)
+    assert len(b.order.pending) == 2
+    b.relayed(1, encode_batch(0, 1, 1, [b"x", b"y"]))
+    assert len(b.order.pending) == 0
+    assert b.order.history.position == 2
+
+
+def test_asks_the_sequencer_when_nothing_comes_back_and_goes_on_from_there() -> None:
+    b = Alone(B)
+    b.order.send([bytes(600)], 0, b.out)
+    b.order.send([bytes(600)], 0, b.out)
+    assert len(b.said()) == 2
+    b.order.handle_timeout(PROBE_START_NS - 1, b.out)
+    assert b.said() == []
+    b.order.handle_timeout(PROBE_START_NS, b.out)
+    assert b.said() == [SubmitQuery(tag_of(VIEW.id), 0)]
+    b.order.receive(A, SubmitFrom(tag_of(VIEW.id), 3, 0, 2), PROBE_START_NS, b.out)
+    assert b.said() == []  # it has them all, and they wait there
+    assert "has 2 datagrams of them queued" in b.order.explain(0)[0]
+    b.order.handle_timeout(3 * PROBE_START_NS, b.out)
+    assert b.said() == [SubmitQuery(tag_of(VIEW.id), 0)]
+    b.order.receive(C, SubmitFrom(tag_of(VIEW.id), 2, 0, 0), 0, b.out)  # it is not the sequencer
+    b.order.receive(A, SubmitFrom(1, 2, 0, 0), 0, b.out)  # of another view
+    assert b.said() == []
+    b.order.receive(A, SubmitFrom(tag_of(VIEW.id), 2, 0, 1), 0, b.out)
+    (again,) = b.said()
+    assert isinstance(again, Submit)
+    assert head_of(again.batch)[2] == 2
+
+
+def test_a_frozen_member_accepts_and_submits_nothing_until_its_view() -> None:
+    b = Alone(B)
+    b.order.send([b"x"], 0, b.out)
+    b.said()
+    b.order.freeze(tag_of(NEXT.id))
+    assert b.order.send([b"y"], 0, b.out) == 0
+    b.order.receive(A, SubmitFrom(tag_of(VIEW.id), 1, 0, 0), 0, b.out)
+    assert b.said() == []
+    assert b.deadlines.next() is None
+    b.enter(NEXT)
+    (submit,) = b.said()
+    assert submit == Submit(tag_of(NEXT.id), encode_batch(0, 1, 1, [b"x"]), is_lowest=True)
+
+
+def test_a_late_submit_of_an_earlier_view_is_refused_and_an_early_one_kept() -> None:
+    a = Alone(A)
+    early = Submit(tag_of(NEXT.id), encode_batch(0, 1, 1, [b"early"]), is_lowest=True)
+    late = Submit(tag_of(VIEW.id), encode_batch(0, 2, 1, [b"late"]), is_lowest=True)
+    assert a.order.queues is not None
+    a.order.freeze(tag_of(NEXT.id))
+    a.order.receive(B, early, 0, a.out)
+    a.order.receive(C, late, 0, a.out)
+    a.enter(NEXT)
+    a.order.receive(C, late, 0, a.out)
+    assert a.order.refused == 2
+    assert [batch for _, batch in a.order.queues.take(9)] == [early.batch]
+
+
+def test_who_submits_for_another_is_refused() -> None:
+    a = Alone(A)
+    for batch in (encode_batch(0, 2, 1, [b"x"]), encode_batch(0, 7, 1, [b"x"]), b"no batch"):
+        a.order.receive(B, Submit(tag_of(VIEW.id), batch, is_lowest=True), 0, a.out)
+    stranger = Member(Address("10.0.0.9", 1), 1, "X")
+    a.order.receive(stranger, Submit(tag_of(VIEW.id), b"", is_lowest=True), 0, a.out)
+    assert a.order.refused == 4
+    assert a.order.queues is not None
+    assert len(a.order.queues) == 0
+
+
+def from_elsewhere(me: Member, order: OrderStanding) -> Cut:
+    lead = Part(ViewId(A, 2), tuple(who for who in (A, B, C) if who != me), {}, {})
+    return Cut(NEXT.id, (lead, Part(VIEW.id, (me,), {}, {})), {}, order=order)
+
+
+def test_what_the_history_has_is_let_go_of_and_the_rest_is_carried() -> None:
+    b = Alone(B)
+    b.order.send([b"1"], 0, b.out)
+    b.order.send([b"2"], 0, b.out)
+    assert b.order.ask_receipt(1, 0, b.out, is_flush=False) == 1
+    b.order.send([b"3"], 0, b.out)
+    assert b.order.ask_receipt(2, 0, b.out, is_flush=False) == 2
+    b.said()
+    b.enter(NEXT, from_elsewhere(B, OrderStanding(9, {B: 2, A: 7})))
+    (submit,) = b.said()
+    assert submit == Submit(tag_of(NEXT.id), encode_batch(CARRIED, 1, 3, [b"3"]), is_lowest=True)
+    assert b.told() == [Ordered(1, Place(NEXT.id, 0)), Confirmed(1)]
+    assert b.order.history.position == 9
+    assert b.begun.unconfirmed == ()
+
+
+def test_what_was_taken_apart_is_told_and_its_number_is_skipped() -> None:
+    b = Alone(B)
+    b.order.send([b"1", b"2"], 0, b.out)
+    b.relayed(1, encode_batch(0, 1, 1, [b"1", b"2"]))
+    b.order.send([b"3"], 0, b.out)
+    b.said()
+    b.enter(NEXT, from_elsewhere(B, OrderStanding(9, {B: 1})))
+    assert b.begun.unconfirmed == ((Stream.TOTAL, 2, 2),)
+    assert b.begun.start == Start(9, {B: 2})
+    (submit,) = b.said()
+    assert isinstance(submit, Submit)
+    assert (submit.is_lowest, head_of(submit.batch)[2]) == (True, 3)
+
+
+def test_if_marks_were_forgotten_what_was_ever_submitted_is_not_submitted_again() -> None:
+    b = Alone(B)
+    b.order.send([b"1", b"2"], 0, b.out)
+    assert b.order.ask_receipt(1, 0, b.out, is_flush=False) == 1
+    b.said()
+    b.enter(NEXT, from_elsewhere(B, OrderStanding(9, {A: 7}, has_forgotten=True)))
+    assert b.said() == []
+    assert b.told() == [Ordered(1, None, is_submitted=True), Confirmed(1)]
+    assert b.begun.unconfirmed == ((Stream.TOTAL, 1, 2),)
+
+
+def test_state_tells_what_is_held_in_whole_messages() -> None:
+    b = Alone(B)
+    b.relayed(1, encode_batch(0, 2, 1, [b"x", b"y"]))
+    held = encode_batch(0, 0, 5, [b"z"]), encode_part(MORE, 2, 3, 0, b"lar")
+    b.relayed(2, *held, is_committed=False)
+    assert b.order.standing(3) == OrderStanding(3, {C: 2, A: 5})
+    assert b.order.history.standing == OrderStanding(2, {C: 2})
+
+
+def test_on_close_it_is_told_what_was_never_sent_and_what_may_be_ordered() -> None:
+    b = Alone(B)
+    b.order.send([b"1"], 0, b.out)
+    b.order.ask_receipt(1, 0, b.out, is_flush=False)
+    for number in range(2, 8):
+        b.order.send([b"."], 0, b.out)
+        b.order.ask_receipt(number, 0, b.out, is_flush=False)
+    b.order.close(b.out)
+    events = b.told()
+    assert Ordered(1, None, is_submitted=True) in events
+    assert Ordered(7, None, is_submitted=False) in events
+    assert b.order.unacked == ((Stream.TOTAL, 1, 7),)
+
+
+# Receipts
+
+
+def test_a_receipt_tells_the_place_and_then_that_all_have_it() -> None:
+    receipts, out = OrderReceipts(), Effects()
+    receipts.ask(1, 5, is_flush=False)
+    receipts.taken(6, Place(VIEW.id, 20), VIEW, out)
+    assert list(out.events) == [Ordered(1, Place(VIEW.id, 19))]
+    assert receipts.wanted == 5
+    receipts.delivered(4, out)
+    receipts.delivered(5, out)
+    assert out.events.pop() == Confirmed(1)
+    assert not len(receipts)
+
+
+def test_who_departs_is_named_and_a_flush_goes_on() -> None:
+    out, staying = Effects(), {A, B}
+    for is_flush, expected in ((False, [Confirmed(1, (C,), "View 4: A, B")]), (True, [])):
+        receipts = OrderReceipts()
+        receipts.ask(1, 1, is_flush=is_flush)
+        receipts.taken(1, Place(VIEW.id, 1), VIEW, Effects())
+        receipts.begin(View(ViewId(A, 4), (A, B)), staying, out)
+        assert list(out.events) == expected
+        out.events.clear()
+    receipts.begin(View(ViewId(B, 5), (B, A)), staying, out)  # another is the sequencer
+    assert list(out.events) == [Confirmed(1)]
