@@ -55,6 +55,8 @@ class Part:
 class OrderedGroup:
     """What a Space uses of a Group."""
 
+    state_lost: str | None = None
+
     def __init__(self, order: Order, me: Member, space: Space) -> None:
         self.me = me
         self.space = space

@@ -82,7 +82,11 @@ class Lock(Handle[LockState]):
         hold = self._holds.pop(token, None)
         if hold is None:
             raise UsageError(f"{token} of {self.name} is not held here: release what acquire gave")
-        is_held = await self._order(b"release", encode_number(hold.number))
+        try:
+            is_held = await self._order(b"release", encode_number(hold.number))
+        except BaseException:
+            self._space._post(self._withdraw(hold.number))  # whatever becomes of this one
+            raise
         if not is_held or hold.lost.is_set():
             raise LockLost(f"the others were without {self._space.me}, which held {self.name!r}")
 
@@ -101,7 +105,7 @@ class Lock(Handle[LockState]):
 
     async def _withdraw(self, number: int) -> None:
         with suppress(RingcastError):  # who is gone holds nothing
-            await self._order(b"release", encode_number(number))
+            await self._space._new(self.name, (b"release", encode_number(number))).run(None)
 
     def _on_notices(self) -> None:
         for waiting, token in self._state.notices:

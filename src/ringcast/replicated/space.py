@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0
 NAME_BYTES_MAX = 255
 
+WITHOUT_STATE = (
+    "the group was joined without the space's state: join with give_state=space.give_state and "
+    "take_state=space.take_state, or by space.join"
+)
+
 H = TypeVar("H", bound=Handle[Any])
 
 log = logging.getLogger("ringcast")
@@ -142,7 +147,8 @@ class Space:
     @property
     def view(self) -> View:
         """The view that the structures are in: that of the group, a little later."""
-        assert self._view is not None  # `serve` begins only then
+        if self._view is None:
+            raise SpaceClosed(self._closed)
         return self._view
 
     # Coming and going
@@ -174,6 +180,8 @@ class Space:
         reader = asyncio.create_task(self._read(group))
         try:
             await self._begun.wait()
+            if self._failure is not None:
+                raise self._failure
             self._check_open()
             yield self
         finally:
@@ -339,16 +347,20 @@ class Space:
 
     async def _pass_on(self, event: Delivered, at: int, payload: bytes) -> None:
         if self._messages is not None:
-            run, guarantee = event.run, event.run.stream.name.lower()
-            position = event.position and event.position + at
-            fields: Any = event.sender, payload, run.first + at, event.view_id, event.epoch > 0
-            fields += guarantee, position, event.carried, event.seen
-            await self._messages.add(ringcast.Message(*fields))
+            about: Any = {
+                **{"sender": event.sender, "payload": payload, "seqno": event.run.first + at},
+                **{"view": event.view_id, "to_me": event.epoch > 0},
+                **{"guarantee": event.run.stream.name.lower(), "carried": event.carried},
+                **{"position": event.position and event.position + at, "seen": event.seen},
+            }
+            await self._messages.add(ringcast.Message(**about))
 
     def _on_view(self, event: ViewInstalled) -> None:
         if event.view.counter <= self._machine.mark[0]:  # the state has it
             self._tell(event)
         elif self.me in event.came and len(event.view) > 1:
+            if not self._machine.views and self.group.state_lost is None:
+                raise UsageError(WITHOUT_STATE)
             self._is_due, self._ahead = True, [event]
             for handle in self._handles.values():
                 handle._on_exile()

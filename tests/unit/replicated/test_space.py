@@ -643,6 +643,41 @@ def test_what_a_space_is_not_for_is_refused() -> None:
     run(main)
 
 
+def test_a_group_that_was_joined_without_the_state_is_refused() -> None:
+    async def main() -> None:
+        order = Order()
+        async with apps(order, 0):
+            space = App(1).space
+            group = await order.join(member(1), App(1).space)  # which has the state
+            async with space.serve(group):  # type: ignore[arg-type]
+                pytest.fail("it has no state")
+
+    with pytest.raises(UsageError, match=r"join with give_state=space\.give_state"):
+        run(main)
+
+
+def test_a_lock_is_released_though_there_was_no_room_to_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with apps(Order(), 0, 1, timeout_s=0.01) as (a, b):
+            token = await a.lock.acquire()
+            send, has_room = a.group.send, asyncio.Event()
+
+            async def blocked(payload: bytes, *, guarantee: str) -> None:
+                await has_room.wait()
+                await send(payload, guarantee=guarantee)
+
+            monkeypatch.setattr(a.group, "send", blocked)
+            with pytest.raises(TimedOut):
+                await a.lock.release(token)
+            has_room.set()
+            async with asyncio.timeout(1), b.lock as later:
+                assert bytes(later) > bytes(token)
+
+    run(main)
+
+
 def test_total_messages_of_no_space_close_it() -> None:
     async def main() -> None:
         async with apps(Order(), 0) as (a,):
