@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ringcast.errors import LockLost, UsageError
+from ringcast.errors import LockLost, TooFewMembers, UsageError
 from ringcast.replicated import Reset, Space
 from ringcast.testing import cluster
 from support.histories import History, Worker
@@ -333,3 +333,41 @@ def test_a_joiner_with_other_structures_is_told_and_harms_nobody() -> None:
             c.run(c.join("other", **hooks))
         c.run(town.until_views_of(2))
         c.run(town.until_same())
+
+
+def test_a_part_that_is_too_small_writes_nothing_and_keeps_no_lock() -> None:
+    with cluster(0, seed=17) as c:
+        town = Town(c)
+        for _ in range(3):
+            town.add(min_members=2)
+        c.run(town.until_views_of(3))
+        large, *_, small = c.members
+        first, alone = town.workers[large], town.workers[small]
+        tokens: list[Token] = []
+
+        async def lose(_: object) -> None:
+            token = await alone.lock.acquire()
+            await until(lambda: len(alone.space.view) == 1)
+            with pytest.raises(TooFewMembers):
+                await alone.items.set("a", 1)
+            with pytest.raises(TooFewMembers):
+                await alone.lock.release(token)
+            tokens.append(token)
+
+        async def take(_: object) -> None:
+            async with first.lock as token:
+                tokens.append(token)
+
+        small.start(lose)
+        c.run(asyncio.sleep(1.0))
+        c.partition(c.members[:2], [small])
+        c.run(until(lambda: tokens))
+        large.start(take)
+        c.run(until(lambda: len(tokens) == 2))
+        c.heal()
+        c.run(town.until_views_of(3))
+        c.run(town.until_same())
+        assert alone.lock.holder is None
+        assert not alone.diverged
+        assert bytes(tokens[1]) > bytes(tokens[0])
+        c.run(until(lambda: not alone.space._tasks))  # it says so again, until it can

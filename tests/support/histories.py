@@ -96,7 +96,7 @@ class Worker:
     @property
     def place(self) -> tuple[int, ...]:
         machine = self.space._machine
-        return (*machine.mark, machine.position)
+        return (*machine.view_key, machine.position)
 
     def has_had(self, place: tuple[int, ...]) -> bool:
         """Whether this place is in the history of this worker."""

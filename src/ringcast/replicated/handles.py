@@ -7,7 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ringcast.errors import LockLost, RingcastError, UsageError
+from ringcast.errors import (
+    GroupClosed,
+    LockLost,
+    OutcomeUnknown,
+    RingcastError,
+    TooFewMembers,
+    UsageError,
+)
 from ringcast.replicated.encoding import encode_number
 from ringcast.replicated.handle import Handle
 from ringcast.replicated.structures import CounterState, LeaderState, LockState
@@ -18,6 +25,9 @@ if TYPE_CHECKING:
     from ringcast.model import Member
     from ringcast.replicated.encoding import Token
     from ringcast.replicated.space import Space
+
+
+RETRY_S = 0.5
 
 
 @dataclass(slots=True)
@@ -104,8 +114,16 @@ class Lock(Handle[LockState]):
             await self.release(token)
 
     async def _withdraw(self, number: int) -> None:
-        with suppress(RingcastError):  # who is gone holds nothing
-            await self._space._new(self.name, (b"release", encode_number(number))).run(None)
+        with suppress(GroupClosed):  # who is gone holds nothing
+            operation = self._space._new(self.name, (b"release", encode_number(number)))
+            while True:
+                try:
+                    await operation.run(None)
+                    return
+                except TooFewMembers:  # there may be more later
+                    await asyncio.sleep(RETRY_S)
+                except OutcomeUnknown:
+                    return  # it is on its way, or nobody has the lock any more
 
     def _on_notices(self) -> None:
         for waiting, token in self._state.notices:

@@ -29,14 +29,14 @@ from ringcast.replicated.encoding import (
     pack,
     result_of,
 )
-from ringcast.replicated.structures import NOTHING, Caller, States, mark_of
+from ringcast.replicated.structures import NOTHING, Caller, States, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ringcast.model import Member, ViewId
     from ringcast.replicated.encoding import Op, Result
-    from ringcast.replicated.structures import Departure, Mark
+    from ringcast.replicated.structures import Departure, ViewKey
 
 RESULTS_MAX = 4096
 """Results kept for one space."""
@@ -102,7 +102,7 @@ class Machine:
         self.structures = structures
         self.position = 0
         self.clients: dict[bytes, Client] = {}
-        self.views: deque[tuple[Mark, int]] = deque(maxlen=VIEWS_MAX)
+        self.views: deque[tuple[ViewKey, int]] = deque(maxlen=VIEWS_MAX)
         """Those that led here, each with the position at which it began."""
         self.log: deque[Lost] = deque(maxlen=LOG_MAX)
 
@@ -111,7 +111,7 @@ class Machine:
         return Machine({name: type(each)(name) for name, each in self.structures.items()})
 
     @property
-    def mark(self) -> Mark:
+    def view_key(self) -> ViewKey:
         """Of the view that it is in."""
         return self.views[-1][0] if self.views else (0, 0)
 
@@ -145,7 +145,7 @@ class Machine:
     def install(self, departure: Departure) -> None:
         view, position = departure.view, departure.position
         self.position = position
-        self.views.append((mark_of(view.id), position))
+        self.views.append((key_of(view.id), position))
         for key, client in list(self.clients.items()):
             if client.origin in view:
                 client.gone_at = None
@@ -195,7 +195,7 @@ class Machine:
             case [b"space", kinds, position, views]:
                 self._compare(json.loads(kinds))
                 self.position = json.loads(position)
-                self.views.extend((tuple(mark), base) for mark, base in json.loads(views))
+                self.views.extend((tuple(key), base) for key, base in json.loads(views))
             case [b"client", key, text]:
                 origin, low, gone_at, results = json.loads(text)
                 known = {number: result_of(result) for number, result in results}
@@ -216,8 +216,8 @@ class Machine:
     def lost_to(self, other: Machine) -> Diverged:
         """What was done here and is not in the history of the other."""
         theirs = dict(other.views)
-        common = next((mark for mark, _ in reversed(self.views) if mark in theirs), (0, 0))
-        ends = [base for mark, base in other.views if mark > common]
+        common = next((key for key, _ in reversed(self.views) if key in theirs), (0, 0))
+        ends = [base for key, base in other.views if key > common]
         end = ends[0] if ends else other.position
         last = (*common, end)
         lost = tuple(each for each in self.log if each.token[1:] > last)

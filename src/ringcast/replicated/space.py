@@ -30,7 +30,7 @@ from ringcast.replicated.machine import Machine
 from ringcast.replicated.mapping import Dict
 from ringcast.replicated.messages import Messages
 from ringcast.replicated.operation import Operation
-from ringcast.replicated.structures import Departure, mark_of
+from ringcast.replicated.structures import Departure, key_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -211,7 +211,7 @@ class Space:
             for record in take_records(buffer):
                 machine.load(record)
         self._has_state, self._is_due = True, False
-        counter, _ = machine.mark
+        counter, _ = machine.view_key
         for event in self._ahead:
             if event.view.counter <= counter:
                 self._tell(event)
@@ -356,7 +356,7 @@ class Space:
             await self._messages.add(ringcast.Message(**about))
 
     def _on_view(self, event: ViewInstalled) -> None:
-        if event.view.counter <= self._machine.mark[0]:  # the state has it
+        if event.view.counter <= self._machine.view_key[0]:  # the state has it
             self._tell(event)
         elif self.me in event.came and len(event.view) > 1:
             if not self._machine.views and self.group.state_lost is None:
@@ -378,8 +378,8 @@ class Space:
         while self._ahead and self._ahead[0].position <= position:
             event = self._ahead.pop(0)
             members = frozenset(event.gone), frozenset(event.came)
-            marks = (mark_of(part.id) for part in event.parts)
-            others = tuple(mark for mark in marks if mark != self._machine.mark)
+            parts = (key_of(part.id) for part in event.parts)
+            others = tuple(key for key in parts if key != self._machine.view_key)
             self._machine.install(Departure(event.view, event.position, *members, others))
             self._tell(event)
             for handle in self._handles.values():

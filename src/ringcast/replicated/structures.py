@@ -52,11 +52,11 @@ class Caller(NamedTuple):
     position: int
 
 
-Mark: TypeAlias = tuple[int, int]
+ViewKey: TypeAlias = tuple[int, int]
 """What tells a view from others: its counter and who proposed it."""
 
 
-def mark_of(view: ViewId) -> Mark:
+def key_of(view: ViewId) -> ViewKey:
     return view.counter, view.creator.incarnation
 
 
@@ -67,7 +67,7 @@ class Departure(NamedTuple):
     position: int
     gone: frozenset[Member]
     came: frozenset[Member]
-    others: tuple[Mark, ...] = ()
+    others: tuple[ViewKey, ...] = ()
     """The views that members came from, of other parts than the leading one."""
 
 
@@ -268,7 +268,7 @@ class LeaderState(Structure):
     def install(self, departure: Departure) -> None:
         view, came = departure.view, departure.came
         first = next((member for member in view if member not in came), view.coordinator)
-        is_outdone = any(mark > self.token[1:3] for mark in departure.others if self.token)
+        is_outdone = any(key > self.token[1:3] for key in departure.others if self.token)
         if first != self.member or first in departure.gone or is_outdone:
             self.member = first
             self.token = Token.at(self.name, view.id, departure.position)
