@@ -213,10 +213,14 @@ class Machine:
                 f"this one has {_told(own)}"
             )
 
+    def last_common(self, other: Machine) -> ViewKey:
+        """The last view that both histories have; before the first, if none."""
+        theirs = dict(other.views)
+        return next((key for key, _ in reversed(self.views) if key in theirs), (0, 0))
+
     def lost_to(self, other: Machine) -> Diverged:
         """What was done here and is not in the history of the other."""
-        theirs = dict(other.views)
-        common = next((key for key, _ in reversed(self.views) if key in theirs), (0, 0))
+        common = self.last_common(other)
         ends = [base for key, base in other.views if key > common]
         end = ends[0] if ends else other.position
         last = (*common, end)

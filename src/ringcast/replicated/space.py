@@ -1,8 +1,8 @@
 """Space: the structures of one group, fed by the one order of its messages and views.
 
 One task reads the group, and does nothing else:
-    On a total message: views that stand before it in the order, then the message. An operation goes
-    to the machine, and its result to who waits for it here.
+    On a total message: an operation goes to the machine, and its result to who waits for it here.
+    Then views that stand behind it in the order, and were heard of before.
     On a view: if this member came to it from elsewhere, its locks are lost, and what the structures
     are comes with the state that follows. If the state has it already, nothing. Else it takes its
     place in the order, which may be behind messages that a joiner has yet to hear.
@@ -217,12 +217,14 @@ class Space:
                 self._tell(event)
         self._ahead = [event for event in self._ahead if event.view.counter > counter]
         known = machine.clients.get(self.client)
+        was_known = self.client in before.clients and before.last_common(machine) > (0, 0)
         for number, operation in list(self._open.items()):
             if known is not None and number in known.results:
                 self._answer(number, known.results[number])
-            elif known is None or number < known.low:
+            elif (known is None and was_known) or (known is not None and number < known.low):
                 operation.fail("what has become of it was forgotten while this member was away")
         self._adopt(machine)
+        self._install_until(machine.position)
         loss = before.lost_to(machine)
         if loss.operations:
             log.warning(
@@ -307,9 +309,9 @@ class Space:
             async for event in group.events():
                 match event:
                     case Delivered() if event.run.stream is Stream.TOTAL:
-                        self._install_until(event.position - 1)
                         for at, payload in enumerate(event.run.payloads):
                             await self._on_total(event, at, payload)
+                        self._install_until(self._machine.position)
                     case Delivered():
                         for at, payload in enumerate(event.run.payloads):
                             await self._pass_on(event, at, payload)

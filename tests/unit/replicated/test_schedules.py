@@ -157,7 +157,7 @@ def play(seeds: range) -> list[Schedule]:
 
 
 def test_histories_are_linearizable() -> None:
-    done = play(range(60))
+    done = play(range(100))
     assert sum(schedule.kills for schedule in done) > 20
     assert sum(schedule.absences for schedule in done) > 20
     assert sum(schedule.history.answered for schedule in done) > 1000
@@ -268,4 +268,4 @@ def test_planted_defects_are_found(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises((AssertionError, KeyError, ValueError)):
-        play(range(60))
+        play(range(100))

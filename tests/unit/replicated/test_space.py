@@ -425,6 +425,36 @@ def test_an_answer_that_was_given_while_it_was_away_comes_with_the_state() -> No
     run(main)
 
 
+def test_what_was_forgotten_while_a_member_was_away_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ringcast.replicated.machine.DEPARTED_MAX", 0)
+
+    async def main() -> None:
+        order = Order()
+        async with apps(order, 0, 1, 2) as (a, b, c):
+            assert await c.sold.add(1) == 1
+            order.is_prompt = False
+            known = asyncio.create_task(c.sold.add(5))
+            await settle(lambda: c.group.pending)
+            order.order(c.group, at=[a.group, b.group])
+            carried = asyncio.create_task(b.sold.add(7))
+            await settle(lambda: b.group.pending)
+            order.divide(c.group)
+            order.divide(b.group)  # the second view without c, after which c is forgotten
+            for other in (b, c):
+                order.merge(a.group.part, other.group.part)  # type: ignore[arg-type]
+            with pytest.raises(Unanswered, match="forgotten while this member was away") as error:
+                await known
+            order.is_prompt = True
+            with pytest.raises(Unanswered, match="not known any more"):
+                await error.value.again()
+            assert await carried == 13
+            assert await c.sold.add(1) == 14
+
+    run(main)
+
+
 def test_what_a_lesser_part_has_done_is_told_when_parts_merge(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
