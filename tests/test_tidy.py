@@ -217,10 +217,10 @@ CEILINGS = {
     "cli": 4023,  # explorations tell how far they are
     "core": 694,  # where members stand in the one order
     "explore": 3928,  # explorations tell how far they are
-    "protocols": 11520,  # one order of total messages
+    "protocols": 11560,  # one order of total messages
     "replicated": 1830,
     "rules": 4530,  # rules of the one order
-    "sim": 5915,  # groups with total messages
+    "sim": 6005,  # groups with total messages
     "spark": 7515,  # what was pruned, what vanishes or is damaged, shares
     "trace": 5170,  # rows of the one order
     "window": 1770,  # a large message that is abandoned

@@ -61,7 +61,9 @@ class Node:
         """`state`: the application gives its state to joiners, and wants it when it joins; in a
         group all should agree on that. Where there is a membership layer only."""
         self.me = me
-        self.memory = Memory(config, len(streams), has_state=state)
+        has_total = Stream.TOTAL in streams
+        plain = len(streams) - has_total
+        self.memory = Memory(config, plain, has_state=state, has_total=has_total)
         config = self.memory.config
         self.view: View | None = None
         self.datagrams = Datagrams(me, config, seal)

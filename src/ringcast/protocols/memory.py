@@ -18,6 +18,9 @@ from ringcast.errors import ConfigError
 from ringcast.protocols import channel, early
 from ringcast.protocols.channel import ControlChannel
 from ringcast.protocols.early import STRANGER_BYTES_MAX, STRANGERS_MAX
+from ringcast.protocols.total.order import EARLY_BYTES_MAX
+from ringcast.protocols.total.pending import TOTAL_BYTES
+from ringcast.protocols.total.queues import QUEUE_BYTES
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.views import pieces
 from ringcast.protocols.views.layer import GroupViews
@@ -39,20 +42,27 @@ if TYPE_CHECKING:
 MEMBERS_MIN: Final = 2
 """A limit must do for a view of so many."""
 
+LOGS: Final = 4
+"""Windows of logs: one that is sent, of this sequencer and the last, and what is read at once."""
+
 MB: Final = 1 << 20
 
 
 class Memory:
     """Of one member."""
 
-    def __init__(self, config: GroupConfig, streams: int, *, has_state: bool) -> None:
+    def __init__(
+        self, config: GroupConfig, streams: int, *, has_state: bool, has_total: bool = False
+    ) -> None:
+        """`streams`: that each member sends on. The log of total messages, of which there is
+        mostly one, is none of them."""
         self.config = config
         """With windows as the limit leaves room for."""
         self._base_bytes = config.multicast.window_bytes
         self._group_bytes = config.multicast.grown_bytes
         self._unicast_bytes = config.unicast.window_bytes
         self._streams = streams
-        self._has_state = has_state
+        self._has_state, self._has_total = has_state, has_total
         self._members = MEMBERS_MIN
         if config.memory_limit is not None:
             if config.memory_limit < self.least(MEMBERS_MIN):
@@ -130,12 +140,15 @@ class Memory:
         one_way = max(channel.WINDOW_BYTES, self._smallest) + channel.MESSAGE_BYTES_MAX
         # One's own while they are cut and put together; of each other one, and to it alone.
         messages = 2 * self._streams + others * (self._streams + 2)
+        messages += self._has_total * (members + 1)  # pending; of each member, while it is read
+        queued = TOTAL_BYTES + members * QUEUE_BYTES + EARLY_BYTES_MAX
         return {
             "large_messages": messages * config.max_message_bytes,
             "control": 2 * others * one_way,
             "view_changes": pieces.BYTES_MAX + 2 * EARLY_MAX * config.datagram_bytes,
             "strangers": 2 * (STRANGERS_MAX * STRANGER_BYTES_MAX + early.ALL_BYTES_MAX),
             "state": self.config.membership.join_buffer_bytes if self._has_state else 0,
+            "total": queued * self._has_total,
         }
 
     def _count_windows(self, members: int) -> int:
@@ -143,7 +156,8 @@ class Memory:
         others, streams = members - 1, self._streams
         received = others * streams * (1 + self.config.multicast.purge.is_retained)
         taken = streams + others * (streams + 1) + 1
-        return streams + received + 2 * others + 1 + taken + UNREAD_WINDOWS
+        logs = LOGS * self._has_total
+        return streams + received + 2 * others + 1 + taken + UNREAD_WINDOWS + logs
 
     def _need(self) -> str:
         messages = self._apart(self._members)["large_messages"]
@@ -198,6 +212,9 @@ def _bound(window: ReceiveWindow, size: int) -> None:
 
 
 def _count_streams(layer: ViewStreams, found: dict[str, int]) -> None:
+    if layer.total is not None:
+        found["total"] += layer.total.size
+        found["large_messages"] += layer.total.reader.size
     for sending in layer.senders.values():
         found["sent"] += sending.window.kept_bytes
         found["large_messages"] += _bytes_of(sending.assembler) + sending.fragments.rest_bytes

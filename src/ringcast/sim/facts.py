@@ -12,6 +12,7 @@ from ringcast.protocols.repair import NACK_MESSAGES_MAX
 from ringcast.rules import membership
 from ringcast.sim.clock import ns
 from ringcast.sim.mishaps import KINDS
+from ringcast.sim.sequencers import sequencers
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.windows import GREW, SHRANK
 from ringcast.trace.rows import Facts, member_key
@@ -92,8 +93,10 @@ def happenings(cluster: Cluster) -> dict[str, int]:
         found["a view is completed before the next"] = sent["finish", True]
     if options.partitions:
         found |= {kind: cluster.conditions.log.partitions[kind] for kind in KINDS}
-    if options.second is not None:
+    if options.second is Stream.UNIFORM:
         found |= {name: counts[name] for name in UNIFORM}
+    if options.second is Stream.TOTAL:
+        found |= sequencers(rows)
     if options.has_stability:
         seen = cluster.recorder.happenings
         found |= {

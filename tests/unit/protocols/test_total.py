@@ -487,6 +487,9 @@ def test_a_receipt_tells_the_place_and_then_that_all_have_it() -> None:
     receipts.delivered(5, out)
     assert out.events.pop() == Confirmed(1)
     assert not len(receipts)
+    receipts.ask(2, 5, is_flush=True)  # it is known
+    receipts.taken(6, Place(VIEW.id, 20), VIEW, out)
+    assert out.events.pop() == Confirmed(2)
 
 
 def test_who_departs_is_named_and_a_flush_goes_on() -> None:

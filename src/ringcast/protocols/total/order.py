@@ -62,6 +62,8 @@ RELAYED_AT_ONCE = 32
 
 EARLY_BYTES_MAX = 4 * TOTAL_BYTES
 """Of batches for a view that is about to begin; what is beyond is submitted again."""
+EARLY_OVERHEAD = 64
+"""Of each of them: empty ones are not for nothing."""
 
 
 class Timer(Named):
@@ -127,7 +129,7 @@ class TotalOrder:
         if is_early and self._early_bytes < EARLY_BYTES_MAX:
             assert isinstance(message, Submit)
             self._early.append((source, message))
-            self._early_bytes += len(message.batch)
+            self._early_bytes += len(message.batch) + EARLY_OVERHEAD
             return
         view = self.view
         if message.tag != self._tag or not self.is_open or view is None or source not in view:
@@ -282,6 +284,12 @@ class TotalOrder:
         """Own messages that were not taken here."""
         pending = self.pending
         return ((Stream.TOTAL, pending.low, pending.high),) if len(pending) else ()
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept here."""
+        queued = 0 if self.queues is None else self.queues.size
+        return self.pending.size + queued + self._early_bytes
 
     def stats(self) -> dict[str, object]:
         queues = self.queues

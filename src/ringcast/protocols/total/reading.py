@@ -41,6 +41,11 @@ class OrderReader:
         self._seen: Mapping[Member, int] = {}
         self._parts: dict[Member, list[bytes]] = {}
 
+    @property
+    def size(self) -> int:
+        """Bytes of messages that are not whole."""
+        return sum(len(part) for parts in self._parts.values() for part in parts)
+
     def begin(self, start: Start) -> None:
         """The application reads of a view."""
         self.position, self._seen = start

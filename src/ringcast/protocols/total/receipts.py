@@ -44,6 +44,7 @@ class OrderReceipts:
 
     def __init__(self) -> None:
         self._asked: deque[_Asked] = deque()
+        self._through = 0  # all others have delivered up to this one
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -60,7 +61,8 @@ class OrderReceipts:
                 asked.view = view
                 at = Place(place.view_id, place.position - (last - asked.message))
                 out.event(Ordered(asked.number, at))
-                if len(view) == 1 or place.view_id != view.id:
+                is_over = len(view) == 1 or place.view_id != view.id
+                if is_over or asked.message <= self._through:
                     self._asked.remove(asked)
                     out.event(Confirmed(asked.number))
 
@@ -79,6 +81,7 @@ class OrderReceipts:
 
     def delivered(self, through: int, out: Effects) -> None:
         """All others have delivered up to this one."""
+        self._through = max(self._through, through)
         for asked in list(self._asked):
             if asked.view is not None and asked.message <= through:
                 self._asked.remove(asked)
@@ -124,18 +127,24 @@ class Deliveries:
     def look(self, log: MulticastSender) -> list[tuple[Member, int]]:
         """Who is to be told, and up to which of its numbers all have delivered."""
         batches = self._batches
-        low = log.acked_by_others if self._asked else log.window.low
-        while batches and batches[0][0] <= low:
+        while batches and batches[0][0] <= log.window.low:
             _, origin, last = batches.popleft()
             self._delivered[origin] = last
-        due = [
-            (origin, self._delivered[origin])
-            for origin, number in self._asked.items()
-            if self._delivered.get(origin, 0) >= number
-        ]
+        told = [(origin, self._through(origin, log)) for origin in self._asked]
+        due = [(origin, through) for origin, through in told if through >= self._asked[origin]]
         for origin, _ in due:
             del self._asked[origin]
         return due
+
+    def _through(self, origin: Member, log: MulticastSender) -> int:
+        """Its messages that all others have delivered, whether or not its own application has."""
+        through, low = self._delivered.get(origin, 0), log.acks.delivered_by_others(origin)
+        for seqno, whose, last in self._batches:
+            if seqno > low:
+                break
+            if whose == origin:
+                through = last
+        return through
 
     def begin(self, view: View, *, is_mine: bool) -> None:
         """`is_mine`: this member is its sequencer."""
