@@ -218,7 +218,7 @@ CEILINGS = {
     "core": 694,  # where members stand in the one order
     "explore": 3928,  # explorations tell how far they are
     "protocols": 11560,  # one order of total messages
-    "replicated": 1830,
+    "replicated": 1840,
     "rules": 4530,  # rules of the one order
     "sim": 6005,  # groups with total messages
     "spark": 7515,  # what was pruned, what vanishes or is damaged, shares

@@ -37,6 +37,8 @@ class Schedule:
         self.history = History()
         self.groups: dict[OrderedGroup, Worker] = {}
         self.tasks: dict[OrderedGroup, list[asyncio.Task[None]]] = {}
+        self.done: set[OrderedGroup] = set()
+        """Who has had an answer to all of its calls."""
         self.away: OrderedGroup | None = None
         self.kills = self.absences = 0
 
@@ -50,6 +52,7 @@ class Schedule:
             async with worker.space.serve(group):  # type: ignore[arg-type]
                 works = [worker.work(Random(self.dice.random()), ROUNDS) for _ in range(2)]
                 await asyncio.gather(*works)
+                self.done.add(group)
                 await asyncio.Event().wait()
 
         self.tasks[group] = [asyncio.create_task(serve())]
@@ -128,6 +131,7 @@ class Schedule:
             await asyncio.sleep(0)
         alive = [self.groups[group] for group in self.present]
         await settle(lambda: len({worker.told() for worker in alive}) == 1)
+        await settle(lambda: self.done >= set(self.present))
         self.history.check(alive[0])
         for worker in alive:
             assert not worker.space._open
