@@ -281,6 +281,16 @@ BENCHMARKS = {
         aims=aims.rtt_aims,
         layout=without("versions"),
     ),
+    "dict": benchmark(
+        "structures",
+        """A replicated dict: writes and reads a second, of all members together; writes one by one.
+
+        Example: ringcast bench dict --members 3 --size 100""",
+        option("--members", "Processes in the group.", 3),
+        option("--under-way", "Writes that each member has under way.", 64),
+        *_PACE,
+        layout=without("versions"),
+    ),
     "join": benchmark(
         "groups",
         """From the start of a process until it is in the view, beside what Python itself takes.

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import ringcast
+import ringcast.replicated
 import ringcast.spark
 import ringcast.testing
 from ringcast.cli import main
@@ -79,12 +80,14 @@ def test_links_lead_somewhere_on_the_site_too() -> None:
 def test_every_public_name_has_a_docstring_and_one_place_in_the_reference() -> None:
     reference = "".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
     placed = re.findall(r"^::: ringcast\.(\S+)", reference, re.M)
-    own = {"testing", "opentelemetry", "prometheus"}
+    own = {"testing", "opentelemetry", "prometheus", "replicated"}
     own |= {f"spark.{name}" for name in ringcast.spark.__all__}
     assert sorted(placed) == sorted({*ringcast.__all__, *own})
     (members,) = re.findall(r"members: \[(.*cluster.*)\]", reference)
     assert sorted(members.split(", ")) == sorted(ringcast.testing.__all__)
-    for module in (ringcast, ringcast.testing, ringcast.spark):
+    (structures,) = re.findall(r"members: \[(.*Space.*)\]", reference)
+    assert sorted(structures.split(", ")) == sorted(ringcast.replicated.__all__)
+    for module in (ringcast, ringcast.testing, ringcast.spark, ringcast.replicated):
         for name in module.__all__:
             public = getattr(module, name)
             text = inspect.getdoc(public) or ""
@@ -206,6 +209,17 @@ def test_the_example_of_requests_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     finally:
         server.kill()
         server.communicate()
+
+
+def test_the_example_of_structures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "howto" / "replicated.md").read_text()
+    program, *_ = re.findall(r"```python\n(.*?)```", page, re.S)
+    (tmp_path / "shop.py").write_text(program)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
+    command = [sys.executable, tmp_path / "shop.py", "ann"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "4.2 3 ann\n")
+    assert done.stdout in page
 
 
 def test_the_example_of_the_blocking_api_runs(

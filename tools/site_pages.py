@@ -42,7 +42,9 @@ def pages() -> dict[str, str]:
     folder = ROOT / "docs"
     found = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.md")}
     for page, text in found.items():
-        found[page] = re.sub(r"\]\((?:\.\./)+examples/(\w+)\.py", r"](examples.md#\1py", text)
+        top = "../" * page.count("/")
+        link = rf"]({top}examples.md#\1py"
+        found[page] = re.sub(r"\]\((?:\.\./)+examples/(\w+)\.py", link, text)
     for source, page in PLACES.items():
         if source.endswith(".md"):
             text = (ROOT / source).read_text()

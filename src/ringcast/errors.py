@@ -9,11 +9,16 @@ RingcastError
 ├── Undeliverable     a member that is not in the view, or messages to one that were given up
 ├── TimedOut          what was waited for did not come in the time that was given
 ├── NotOrdered        total messages that are in no order: they were not sent to anybody
-├── OutcomeUnknown    a total message of which nobody can say whether it is in the order
+├── OutcomeUnknown    nobody can say whether a total message, or an operation, is in the order
 ├── NotDelivered      a message whose receipt names who departed before it had delivered it
 ├── RequestFailed     a request that will not be answered: says who was asked, and why
 ├── StateInterrupted  a state that does not come to its end here; it may come again
+├── OperationFailed   an operation that its structure has refused, at every member alike
+│   └── StaleToken    its token is not, or no longer, the one that counts
+├── LockLost          a lock that was granted to somebody else before it was released
 ├── GroupClosed       the group is gone: nothing more can be sent or received
+│   └── SpaceClosed   the space of structures is closed
+│       └── UnknownStructure  a member has sent to a structure that this space does not name
 └── DecodeError       a peer's bytes: counted and dropped by Node, never seen by applications
 """
 
@@ -156,6 +161,37 @@ class StateInterrupted(RingcastError):
 
 class GroupClosed(RingcastError):
     """The member has left, was closed, or was told that the group goes on without it."""
+
+
+class OperationFailed(RingcastError):
+    """A structure has refused an operation: it changed nothing, at any member."""
+
+
+class StaleToken(OperationFailed):
+    """The token that came with an operation is not the present one of its lock or leader."""
+
+
+class LockLost(RingcastError):
+    """The lock was freed before this member released it, because the others were without this
+    member: what was done under it may have overlapped with what another holder did."""
+
+
+class SpaceClosed(GroupClosed):
+    """The space is not served, or not any more. The message says why."""
+
+
+class UnknownStructure(SpaceClosed):
+    """A member has sent an operation for a structure that this space does not name. To skip it
+    would be to diverge from those who have it, so this space is closed: `origin` sent it to
+    `name`."""
+
+    def __init__(self, name: str, origin: Member) -> None:
+        super().__init__(
+            f"{origin} has a structure {name!r} and this member has not, so its space is closed: "
+            f"name the same structures at all members of a group"
+        )
+        self.name = name
+        self.origin = origin
 
 
 class Reject(StrEnum):

@@ -446,3 +446,11 @@ def test_growth_is_the_slope_of_the_line_through_the_samples() -> None:
     assert slope_of([0, 1, 2, 3], [50, 52, 54, 56]) == pytest.approx(2)
     assert slope_of([0, 1, 2, 3], [50, 53, 47, 50]) == pytest.approx(-0.6)
     assert slope_of([1, 1], [50, 60]) == 0
+
+
+def test_a_dict_is_measured() -> None:
+    (row,) = json.loads(run("dict", "--members", "2", "--size", "10", *SHORT, "--json")[0])
+    assert row["size"] == 10
+    assert row["reads_per_s"] > row["writes_per_s"] > 0
+    assert row["fresh_reads_per_s"] > 0
+    assert 0 < row["p50_us"] <= row["p99_us"]

@@ -105,27 +105,68 @@ def test_a_cache_forgets_what_another_has_written(
     assert caches[2].read_until("")[-1] == "5 (read)"
 
 
-@pytest.mark.proof
-def test_a_dict_is_the_same_everywhere_whoever_dies(terminals: list[Terminal]) -> None:
-    def ask(member: Terminal, line: str) -> str:
-        member.type(line)
-        return member.read_until("")[-1]
+def ask(member: Terminal, line: str) -> str:
+    member.type(line)
+    return member.read_until("")[-1]
 
-    members = [start(terminals, "shared.py")]
-    assert ask(members[0], "set a 0") == "set"
-    members += [start(terminals, "shared.py") for _ in range(2)]
-    assert [ask(member, "get a") for member in members] == ["0"] * 3  # it came with the state
-    for number, member in enumerate(members):  # all at once
-        for value in range(10):
-            member.type(f"set a {number}.{value}")
-    for member in members:
-        assert [member.read_until("")[-1] for _ in range(10)] == ["set"] * 10
+
+@pytest.mark.proof
+def test_sessions_are_known_everywhere_whoever_dies(terminals: list[Terminal]) -> None:
+    members = [start(terminals, "sessions.py")]
+    assert members[0].read_until("0 sessions")
+    assert ask(members[0], "login ann") == "s1"
+    for _ in range(2):
+        members.append(start(terminals, "sessions.py"))
+        assert members[-1].read_until("1 sessions")  # it came with the state
+    for member in members:  # all at once
+        for _ in range(10):
+            member.type("login ben")
+    sessions = [member.read_until("")[-1] for _ in range(10) for member in members]
+    assert len(set(sessions)) == 30
+    assert [ask(member, f"sure {sessions[0]}") for member in members] == ["ben"] * 3
     members.pop(0).process.kill()
-    assert ask(members[0], "set b 1") == "set"
-    members.append(start(terminals, "shared.py"))
-    first, *others = [ask(member, "all") for member in members]
-    assert first.endswith('"b": "1"}')
-    assert others == [first] * 2
+    assert ask(members[0], f"logout {sessions[0]}") == "bye"
+    members.append(start(terminals, "sessions.py"))
+    assert members[-1].read_until("30 sessions")
+    assert [ask(member, "sure s1") for member in members] == ["ann"] * 3
+    assert [ask(member, f"sure {sessions[0]}") for member in members] == ["nobody"] * 3
+
+
+@pytest.mark.proof
+def test_jobs_are_begun_once_whoever_leads(terminals: list[Terminal]) -> None:
+    members = {name: start(terminals, "scheduler.py", name) for name in ("ann", "ben", "cat")}
+    numbers = []
+    while members:
+        leader, *_ = line = first_to_speak(members).split()
+        lines = [*members[leader].read_until(f"{leader} begins job {int(line[-1]) + 2}")]
+        numbers += [int(line[-1]), *(int(each.split()[-1]) for each in lines)]
+        process = members.pop(leader).process
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        numbers += [int(each.split()[-1]) for each in process.stdout]
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.proof
+def test_pages_are_printed_by_one_at_a_time(terminals: list[Terminal], tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    members = [start(terminals, "printer.py", name, str(pages)) for name in ("ann", "ben", "cat")]
+    for member in members:
+        member.read_until("ready")
+    for member in members:
+        for number in range(10):
+            member.type(f"page {number}")
+    members.pop().process.kill()
+    for member in members:
+        assert [member.read_until("")[-1] for _ in range(10)] == ["printed"] * 10
+    tokens, texts = zip(
+        *(line.split(" ", 1) for line in pages.read_text().splitlines()), strict=True
+    )
+    assert list(tokens) == sorted(set(tokens))
+    assert [text for text in texts if text.startswith("ann")] == [
+        f"ann: page {n}" for n in range(10)
+    ]
 
 
 def first_to_speak(members: dict[str, Terminal]) -> str:

@@ -182,7 +182,7 @@ class Cluster:
         recorder.write(VIEW, self._tick(), **columns)
         for sender in self.view:
             if sender not in part:
-                for origin in (Origin(sender, stream) for stream in Stream):
+                for origin in (Origin(sender, Stream(number)) for number in (0, 1)):
                     recorder.opened(origin, self.sent.get(origin, 0), view_id, self._tick())
         recorder.write(SHOWN, self._tick(), **naming_id(view_id))
 

@@ -36,6 +36,7 @@ from ringcast.events import Closed, Delivered, ViewInstalled, Writable
 from ringcast.explore.view_watch import watch
 from ringcast.model import SYSTEM_EPOCH, Address, Member, Stream
 from ringcast.node import build_node
+from ringcast.rules.table import ORDER
 from ringcast.sim.plain import FixedDelay, LoseWhere, begin, plain_world
 from ringcast.wire.changes import (
     Complain,
@@ -63,7 +64,7 @@ from ringcast.wire.frames import (
     UnicastNack,
     Watermark,
 )
-from support.virtual_synchrony import Observed
+from support.virtual_synchrony import JUDGED, Observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -143,7 +144,8 @@ class Script:
     def end(self) -> None:
         for process in self._living():
             process.node.check_invariants()
-        self.violations += self._observed.violations()
+        order = ORDER if Stream.TOTAL in self._streams else ()
+        self.violations += self._observed.violations((*JUDGED, *order))
 
     # Commands
 

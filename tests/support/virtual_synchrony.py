@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING
 
 from ringcast.events import Closed, Delivered, ViewInstalled
 from ringcast.model import Purge
-from ringcast.rules.table import ORDER, VIEWS, verdicts
+from ringcast.rules.table import VIEWS, verdicts
 from ringcast.rules.views import uniform_in_all
 from ringcast.trace.observe.messages import origin_of
 from ringcast.trace.rows import Facts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ringcast.events import Event
     from ringcast.model import Member, Origin, View, ViewId
+    from ringcast.rules.findings import Rule
     from ringcast.trace.rows import Row
 
-JUDGED = (*VIEWS, uniform_in_all, *ORDER)
+JUDGED = (*VIEWS, uniform_in_all)
 RULES = tuple(rule.id for rule in JUDGED)
 
 
@@ -33,9 +36,9 @@ class Observed:
         self._views: dict[Member, list[View]] = defaultdict(list)
         self._got: dict[tuple[Member, ViewId, Origin], list[bytes]] = defaultdict(list)
 
-    def violations(self) -> list[str]:
+    def violations(self, rules: Sequence[Rule] = JUDGED) -> list[str]:
         """All there are so far; `premises` are counted anew."""
-        found = verdicts(JUDGED, self.rows, self._facts)
+        found = verdicts(rules, self.rows, self._facts)
         self.premises = Counter({verdict.id: verdict.premises for verdict in found})
         return [
             f"{verdict.id}: {violation.text}"

@@ -82,7 +82,7 @@ class Crowd(Meter):
         address = self.addresses[place]
         config = GroupConfig(group="crowd", multicast=self._multicast)
         me = Member(address, 1, f"member-{place}")
-        node = self.nodes[address] = build_node(me, config, streams=tuple(Stream))
+        node = self.nodes[address] = build_node(me, config, streams=(Stream.FIFO, Stream.UNIFORM))
         resident = PlainMember(node)
         resident.before_sending = self._count_frames
         begin(self.world, resident, self.addresses)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MS = 1_000_000
 PATIENCE_MS = PATIENCE_NS / MS
-BOTH_PLAIN = wanted(streams=tuple(Stream))
+BOTH_PLAIN = wanted(streams=(Stream.FIFO, Stream.UNIFORM))
 X = A._replace(incarnation=9, address=A.address._replace(port=99), name="X")
 
 

@@ -212,7 +212,10 @@ def test_a_group_leaves_alone_who_asked_for_something_else_and_says_so() -> None
             wanted(Purge.RETAINED),
             "purges by acks, and B at h:2 by stability with retained messages",
         ),
-        (wanted(streams=tuple(Stream)), "has the streams fifo, and B at h:2 fifo and uniform"),
+        (
+            wanted(streams=(Stream.FIFO, Stream.UNIFORM)),
+            "has the streams fifo, and B at h:2 fifo and uniform",
+        ),
     ],
 )
 def test_groups_that_differ_too_much_stay_apart(theirs: Settings, why: str) -> None:

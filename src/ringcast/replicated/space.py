@@ -1,0 +1,410 @@
+"""Space: the structures of one group, fed by the one order of its messages and views.
+
+One task reads the group, and does nothing else:
+    On a total message: an operation goes to the machine, and its result to who waits for it here.
+    Then views that stand behind it in the order, and were heard of before.
+    On a view: if this member came to it from elsewhere, its locks are lost, and what the structures
+    are comes with the state that follows. If the state has it already, nothing. Else it takes its
+    place in the order, which may be behind messages that a joiner has yet to hear.
+    On a state: it replaces the machine. Own operations that it has the result of are answered.
+    On StateLost: this member goes on with what it has, and what it has others take.
+What cannot be understood closes the space, because to skip it would be to diverge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import ringcast
+from ringcast.errors import SpaceClosed, UnknownStructure, UsageError
+from ringcast.events import Delivered, StateLost, ViewInstalled
+from ringcast.model import Stream
+from ringcast.replicated.encoding import JSON, decode_op, frame, take_records, unframe
+from ringcast.replicated.handle import Handle
+from ringcast.replicated.handles import Counter, Leader, Lock
+from ringcast.replicated.machine import Machine
+from ringcast.replicated.mapping import Dict
+from ringcast.replicated.messages import Messages
+from ringcast.replicated.operation import Operation
+from ringcast.replicated.structures import Departure, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+
+    from ringcast import Group
+    from ringcast.model import Member, View
+    from ringcast.replicated.encoding import Codec, Result
+    from ringcast.replicated.handles import OnLeader
+    from ringcast.replicated.machine import Diverged
+
+TIMEOUT_S = 10.0
+NAME_BYTES_MAX = 255
+
+WITHOUT_STATE = (
+    "the group was joined without the space's state: join with give_state=space.give_state and "
+    "take_state=space.take_state, or by space.join"
+)
+
+H = TypeVar("H", bound=Handle[Any])
+
+log = logging.getLogger("ringcast")
+
+
+class Space:
+    """Structures that are the same at all members of a group, because all do the same in the same
+    order.
+
+        space = replicated.Space()
+        prices = space.dict("prices")
+        async with space.join("shop"):
+            await prices.set("tea", 4.2)
+
+    Name its structures before it joins, and the same at all members. A space is for one event loop.
+    `timeout_s` is how long an operation may take until OutcomeUnknown is raised. `on_diverged` is
+    called where parts of the group have merged and another part's history counts, if operations
+    were done here that are not in it; they are logged, too.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        on_diverged: Callable[[Diverged], object] | None = None,
+    ) -> None:
+        self.timeout_s = timeout_s
+        self.client = os.urandom(8)
+        """What tells its operations from those of other spaces."""
+        self._on_diverged = on_diverged
+        self._handles: dict[str, Handle[Any]] = {}
+        self._machine = Machine({})
+        self._group: Group | None = None
+        self._view: View | None = None
+        self._number = 0
+        self._open: dict[int, Operation] = {}
+        """Own operations that were sent and have no answer, by number, ascending."""
+        self._has_state = False
+        """It came before there was anything to read."""
+        self._is_due = False
+        """A state is to come."""
+        self._ahead: list[ViewInstalled] = []
+        """Views whose place in the order is not reached."""
+        self._closed = "this space has joined no group: `async with space.join(…)`"
+        self._failure: Exception | None = None
+        self._messages: Messages | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._begun = asyncio.Event()
+
+    # What it has
+
+    def lock(self, name: str) -> Lock:
+        """The lock of this name."""
+        return self._named(name, Lock, lambda: Lock(self, name))
+
+    def counter(self, name: str) -> Counter:
+        """The counter of this name."""
+        return self._named(name, Counter, lambda: Counter(self, name))
+
+    def leader(self, name: str, *, on_leader: OnLeader | None = None) -> Leader:
+        """The leader of this name. `on_leader(member, epoch)` is called whenever another leads, or
+        the same one anew: at the same place of the order at all members."""
+        return self._named(name, Leader, lambda: Leader(self, name, on_leader))
+
+    def dict(self, name: str, codec: Codec = JSON) -> Dict:
+        """The dict of this name. Its values are what JSON has, or bytes with `BYTES`, or what
+        another codec makes of them: all members use the same."""
+        return self._named(name, Dict, lambda: Dict(self, name, codec))
+
+    def _named(self, name: str, kind: type[H], make: Callable[[], H]) -> H:
+        known = self._handles.get(name)
+        if isinstance(known, kind):
+            return known
+        if known is not None:
+            raise UsageError(f"{name!r} is a {type(known).__name__.lower()} of this space already")
+        if self._group is not None:
+            raise UsageError(f"{name!r} is new: name all structures before the space joins")
+        if not isinstance(name, str) or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+            raise UsageError(f"a structure is named by a text, not {name!r:.100}")
+        handle = self._handles[name] = make()
+        self._machine = Machine({each.name: each._state for each in self._handles.values()})
+        return handle
+
+    @property
+    def group(self) -> Group:
+        """The group that it has joined."""
+        if self._group is None:
+            raise SpaceClosed(self._closed)
+        return self._group
+
+    @property
+    def me(self) -> Member:
+        """This member."""
+        return self.group.me
+
+    @property
+    def view(self) -> View:
+        """The view that the structures are in: that of the group, a little later."""
+        if self._view is None:
+            raise SpaceClosed(self._closed)
+        return self._view
+
+    # Coming and going
+
+    @asynccontextmanager
+    async def join(self, group: str = "", **options: Any) -> AsyncIterator[Space]:
+        """Join the group of this name, and leave it at the end. Options are those of
+        `ringcast.join` but for the state, which is this space's."""
+        for option in ("give_state", "take_state", "receive", "receive_own", "on_merge"):
+            if option in options:
+                raise UsageError(
+                    f"{option}= is not for spaces: they have a state of their own, read all that "
+                    f"is sent, and where parts merge the history of one part counts"
+                )
+        options |= {"give_state": self.give_state, "take_state": self.take_state}
+        async with ringcast.join(group, **options) as joined, self.serve(joined):
+            yield self
+
+    @asynccontextmanager
+    async def serve(self, group: Group) -> AsyncIterator[Space]:
+        """For a group that was joined with `give_state=space.give_state`, `take_state=` likewise:
+        what `join` does beyond that. It reads the group, so nobody else may; at its end the group
+        is left."""
+        if self._group is not None:
+            raise UsageError("this space is served already: make one for each group")
+        if not self._has_state:
+            self._adopt(self._machine.anew())
+        self._group, self._closed, self._failure = group, "", None
+        reader = asyncio.create_task(self._read(group))
+        try:
+            await self._begun.wait()
+            if self._failure is not None:
+                raise self._failure
+            self._check_open()
+            yield self
+        finally:
+            if self._messages is not None:
+                self._messages.end()
+            try:
+                await group.leave()
+                await reader
+            finally:
+                reader.cancel()
+                self._close("this space has left its group")
+                self._begun.clear()
+                self._group, self._has_state = None, False
+                self._ahead, self._is_due = [], False
+        if self._failure is not None:
+            raise self._failure
+
+    def give_state(self) -> Iterator[bytes]:
+        """For `join` of a group that this space is to serve."""
+        return self._machine.records()
+
+    async def take_state(self, chunks: AsyncIterator[bytes]) -> None:
+        """For `join` of a group that this space is to serve."""
+        before, machine, buffer = self._machine, self._machine.anew(), bytearray()
+        async for chunk in chunks:
+            buffer += chunk
+            for record in take_records(buffer):
+                machine.load(record)
+        self._has_state, self._is_due = True, False
+        counter, _ = machine.view_key
+        for event in self._ahead:
+            if event.view.counter <= counter:
+                self._tell(event)
+        self._ahead = [event for event in self._ahead if event.view.counter > counter]
+        known = machine.clients.get(self.client)
+        was_known = self.client in before.clients and before.last_common(machine) > (0, 0)
+        for number, operation in list(self._open.items()):
+            if known is not None and number in known.results:
+                self._answer(number, known.results[number])
+            elif (known is None and was_known) or (known is not None and number < known.low):
+                operation.fail("what has become of it was forgotten while this member was away")
+        self._adopt(machine)
+        self._install_until(machine.position)
+        loss = before.lost_to(machine)
+        if loss.operations:
+            log.warning(
+                "%d operations that were done here are not in the history that counts, since parts "
+                "of the group have merged",
+                len(loss.operations),
+            )
+            if self._on_diverged is not None:
+                self._on_diverged(loss)
+
+    # Messages of the application
+
+    async def send(self, payload: bytes) -> None:
+        """A message to all, in the order of all that this space does."""
+        await self._send("", payload)
+
+    def messages(self) -> AsyncIterator[ringcast.Message]:
+        """What `send` sends, in its order, and what comes to the group otherwise, from this call
+        on. Who begins to read has to go on: a member that does not stops all others in the end."""
+        if self._messages is not None:
+            raise UsageError("somebody reads the messages of this space already")
+        self._messages = Messages()
+        return self._each_of(self._messages)
+
+    async def _each_of(self, messages: Messages) -> AsyncIterator[ringcast.Message]:
+        try:
+            async for message in messages:
+                yield message
+            self._is_over()
+        finally:
+            messages.end()
+            self._messages = None
+
+    # Operations
+
+    def _new(self, name: str, body: tuple[bytes, ...]) -> Operation:
+        self._check_open()
+        self._number += 1
+        operation = self._open[self._number] = Operation(self, name, body, self._number)
+        return operation
+
+    def _low(self, operation: Operation) -> int:
+        if operation.number not in self._open:  # it is asked for again
+            self._open = dict(sorted({**self._open, operation.number: operation}.items()))
+        return next(iter(self._open))
+
+    def _answer(self, number: int, result: Result) -> None:
+        operation = self._open.pop(number, None)
+        if operation is not None:
+            operation.answer(result)
+
+    async def _send(self, channel: str, payload: bytes) -> None:
+        self._check_open()
+        await self.group.send(frame(channel, payload), guarantee="total")
+
+    def _post(self, work: Coroutine[Any, Any, None]) -> None:
+        """Done in the background."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _is_over(self) -> bool:
+        """There is nothing more to come; SpaceClosed: because something went wrong."""
+        if self._failure is not None:
+            raise self._closed_error()
+        return bool(self._closed)
+
+    def _closed_error(self) -> SpaceClosed:
+        failure = self._failure
+        if isinstance(failure, UnknownStructure):
+            return UnknownStructure(failure.name, failure.origin)
+        return SpaceClosed(self._closed)
+
+    # What the group tells
+
+    async def _read(self, group: Group) -> None:
+        try:
+            async for event in group.events():
+                match event:
+                    case Delivered() if event.run.stream is Stream.TOTAL:
+                        for at, payload in enumerate(event.run.payloads):
+                            await self._on_total(event, at, payload)
+                        self._install_until(self._machine.position)
+                    case Delivered():
+                        for at, payload in enumerate(event.run.payloads):
+                            await self._pass_on(event, at, payload)
+                    case ViewInstalled():
+                        self._on_view(event)
+                    case StateLost():
+                        self._on_state_lost()
+            self._close("this member is out of its group")
+        except Exception as error:
+            log.exception("the space of %s is closed", group.me)
+            self._failure = error
+            self._close(str(error) or repr(error))
+            await group.leave()
+
+    async def _on_total(self, event: Delivered, at: int, data: bytes) -> None:
+        machine, sender, position = self._machine, event.sender, event.position + at
+        assert not self._is_due, "messages come behind the state"
+        assert position == machine.position + 1, f"{position} comes behind {machine.position}"
+        try:
+            name, payload = unframe(data)
+            op = decode_op(payload) if name else None
+        except ValueError:
+            reason = f"{sender} sends what no space sends in total order: see Space.send"
+            raise SpaceClosed(reason) from None
+        if op is None:
+            machine.position = position
+            await self._pass_on(event, at, payload)
+            return
+        if name not in machine.structures:
+            raise UnknownStructure(name, sender)
+        result = machine.apply(name, op, sender, event.view_id, position)
+        if op.client == self.client:
+            self._answer(op.number, result)
+        self._handles[name]._on_notices()
+
+    async def _pass_on(self, event: Delivered, at: int, payload: bytes) -> None:
+        if self._messages is not None:
+            about: Any = {
+                **{"sender": event.sender, "payload": payload, "seqno": event.run.first + at},
+                **{"view": event.view_id, "to_me": event.epoch > 0},
+                **{"guarantee": event.run.stream.name.lower(), "carried": event.carried},
+                **{"position": event.position and event.position + at, "seen": event.seen},
+            }
+            await self._messages.add(ringcast.Message(**about))
+
+    def _on_view(self, event: ViewInstalled) -> None:
+        if event.view.counter <= self._machine.view_key[0]:  # the state has it
+            self._tell(event)
+        elif self.me in event.came and len(event.view) > 1:
+            if not self._machine.views and self.group.state_lost is None:
+                raise UsageError(WITHOUT_STATE)
+            self._is_due, self._ahead = True, [event]
+            for handle in self._handles.values():
+                handle._on_exile()
+        else:
+            self._ahead.append(event)
+            if not self._is_due:
+                self._install_until(self._machine.position)
+
+    def _on_state_lost(self) -> None:
+        if self._is_due:
+            self._is_due = False
+            self._install_until(self._ahead[0].position)
+
+    def _install_until(self, position: int) -> None:
+        while self._ahead and self._ahead[0].position <= position:
+            event = self._ahead.pop(0)
+            members = frozenset(event.gone), frozenset(event.came)
+            parts = (key_of(part.id) for part in event.parts)
+            others = tuple(key for key in parts if key != self._machine.view_key)
+            self._machine.install(Departure(event.view, event.position, *members, others))
+            self._tell(event)
+            for handle in self._handles.values():
+                handle._on_notices()
+
+    def _tell(self, event: ViewInstalled) -> None:
+        self._view = event.view
+        self._begun.set()
+
+    def _adopt(self, machine: Machine) -> None:
+        self._machine = machine
+        for name, handle in self._handles.items():
+            handle._on_state(machine.structures[name])
+
+    def _close(self, reason: str) -> None:
+        """Whoever waits is told."""
+        if self._closed:
+            return
+        self._closed = reason
+        self._begun.set()
+        for operation in self._open.values():
+            operation.fail(reason)
+        for handle in self._handles.values():
+            handle._on_close()
+        if self._messages is not None:
+            self._messages.close()
