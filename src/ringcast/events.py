@@ -136,6 +136,8 @@ class RequestReceived:
     sender: Member
     number: int
     payload: bytes
+    is_inquiry: bool = False
+    """It is not the application that is asked, but ringcast at its edge (aio/published.py)."""
 
 
 @dataclass(slots=True)

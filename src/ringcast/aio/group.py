@@ -18,6 +18,7 @@ from ringcast.aio.member_host import STREAMS
 from ringcast.aio.payloads import as_bytes, as_messages, with_block
 from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.prometheus import exposition
+from ringcast.aio.published import Published
 from ringcast.aio.reach import check_address
 from ringcast.aio.read_queue import ReadQueue, describe_losses
 from ringcast.aio.receipts import Receipts
@@ -123,7 +124,8 @@ class Group:
         self._readable = Gate()
         self._writable: dict[Member | None, Gate] = {}  # by destination; None: the group
         self._settled = Gate()
-        self._requests = Requests()
+        self._published = Published()
+        self._requests = Requests(self._published.asked)
         on_request, on_reply = self._requests.on_request, self._requests.on_reply
         owner = Owner(self._on_event, on_request, on_reply, self._on_input)
         self._requests.driver = self._driver = place.drive(owner, must_exist=must_exist)
@@ -136,7 +138,9 @@ class Group:
         self._receipts = Receipts()
         self._state: StateExchange | None = None
         if hooks is not None:
-            self._state = StateExchange(self._driver, self._read_queue if receive else None, *hooks)
+            self._state = StateExchange(
+                *(self._driver, self._read_queue if receive else None, self._published), *hooks
+            )
 
     @property
     def me(self) -> Member:
@@ -501,9 +505,12 @@ class Group:
         match event:
             case Delivered():
                 is_wanted = self._is_receiving_own or event.epoch or event.sender != self.me
+                is_headed = type(event.run.payloads[0]) is Headed
+                if is_headed and event.run.stream is Stream.UNIFORM:
+                    self._published.delivered(event.run.payloads[-1])
                 is_cut_off = self._is_leaving and self._has_state_to_take  # worthless without it
                 if self._is_receiving and is_wanted and not is_cut_off:
-                    if type(event.run.payloads[0]) is Headed:
+                    if is_headed:
                         self._read_queue.add_headed(event)
                     else:
                         self._read_queue.items.append(event)
@@ -522,6 +529,7 @@ class Group:
             case ViewInstalled():
                 if event.parts:
                     log.info("%s: merged from %s", self.me, ", ".join(map(repr, event.parts)))
+                self._published.on_view(event.view.counter)
                 self._notify(event)
             case Undeliverable() | GapSkipped():
                 if self._is_leaving and isinstance(event, Undeliverable):

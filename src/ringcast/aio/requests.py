@@ -110,7 +110,9 @@ class Requests:
     driver: Driver
     """It is made behind this."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_inquiry: Callable[[Request], None]) -> None:
+        """`on_inquiry` is told what the application is not asked."""
+        self._on_inquiry = on_inquiry
         self.refused = 0
         """Requests of members that had too many unanswered, and what is no request."""
         self._view: View | None = None
@@ -131,7 +133,9 @@ class Requests:
         """A member that can be asked now."""
         return self._view is not None and member in self._view.members
 
-    async def ask(self, to: Member, payload: bytes, by: float) -> bytes:
+    async def ask(
+        self, to: Member, payload: bytes, by: float, *, is_inquiry: bool = False
+    ) -> bytes:
         """What that member says. RequestFailed as soon as it is known that it says nothing,
         TimeoutError if it has said nothing when the clock of the loop is at `by`. It is there."""
         turns = self.turns.get(to)
@@ -149,7 +153,8 @@ class Requests:
                 self.check(to)
             if len(self.driver.node.unsaid.get(to, ())) >= OPEN_MAX:
                 raise RequestFailed(f"{to} takes nothing: {OPEN_MAX} requests wait to be sent")
-            self.driver.say(encode_ask(number, payload), to)  # the rest is done while it travels
+            asked = encode_ask(number, payload, is_inquiry=is_inquiry)
+            self.driver.say(asked, to)  # the rest is done while it travels
             request = self._open[number] = _Open(loop=asyncio.get_running_loop())
             request.to, request.by = to, by
             if self._timer is None or by < self._timer_at:
@@ -195,7 +200,11 @@ class Requests:
             self.driver.say(said, sender, is_awaited=True)
             return
         unanswered[number] = asked
-        self._arrived.append(Request(sender, asked.payload, partial(self._answer, asked)))
+        request = Request(sender, asked.payload, partial(self._answer, asked))
+        if asked.is_inquiry:
+            self._on_inquiry(request)
+            return
+        self._arrived.append(request)
         self._changed.open(at_once=at_once)
 
     def _answer(self, asked: RequestReceived, payload: bytes, is_refused: bool) -> None:

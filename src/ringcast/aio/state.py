@@ -10,6 +10,8 @@ On StateBegun: `take_state` is called with an iterator over the chunks that foll
     the iterator of before raises StateInterrupted, and `take_state` is called again. So it is when
     parts of the group have come together and the state of another part counts.
 On StateLost: it is not called again, and the application goes on without.
+
+The first chunk is not the application's: how far publishers have come in the state (published.py).
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from ringcast.aio.driver import Driver
+    from ringcast.aio.published import Published
     from ringcast.aio.read_queue import ReadQueue
     from ringcast.events import StateEvent
     from ringcast.model import Member
@@ -54,13 +57,20 @@ class StateExchange:
     """Both directions."""
 
     def __init__(
-        self, driver: Driver, queue: ReadQueue | None, give: GiveState, take: TakeState
+        self,
+        driver: Driver,
+        queue: ReadQueue | None,
+        published: Published,
+        give: GiveState,
+        take: TakeState,
     ) -> None:
         """`queue` is where the application reads; None: it reads nothing."""
         self.lost: str | None = None
         """Why nobody could give this member the state."""
         self._driver = driver
         self._read_queue = queue
+        self._published = published
+        self._places: bytes | None = None  # the first chunk, once it is there
         self._give = give
         self._take = take
         self._markers: dict[int, SnapshotMarker] = {}
@@ -119,9 +129,14 @@ class StateExchange:
                 if self._admission.is_over:  # parts have come together, and another's counts
                     self._admission = Admission(self._driver)
                 self._admission.begin()
+                self._places = None
             case StateChunk(payload):
-                self._admission.chunks.append(payload)
+                if self._places is None:
+                    self._places = payload
+                else:
+                    self._admission.chunks.append(payload)
             case StateReceived():
+                self._published.load(self._places or b"")
                 self._admission.complete()
             case StateLost(reason):
                 self.lost = reason
@@ -152,7 +167,9 @@ class StateExchange:
         self._markers = {
             number: marker for number, marker in self._markers.items() if not marker.is_done
         }
-        marker = self._markers[wanted.transfer] = SnapshotMarker(self._driver, wanted, self._give)
+        places = self._published.dump()  # a reader may be behind
+        marker = SnapshotMarker(self._driver, wanted, places, self._give)
+        self._markers[wanted.transfer] = marker
         if self._read_queue is None:
             marker.start()
         else:
@@ -190,10 +207,11 @@ class StateExchange:
 class SnapshotMarker:
     """A state that a joiner wants from this member."""
 
-    def __init__(self, driver: Driver, wanted: StateWanted, give: GiveState) -> None:
+    def __init__(self, driver: Driver, wanted: StateWanted, places: bytes, give: GiveState) -> None:
         self.joiner = wanted.joiner
         self._driver = driver
         self._transfer = wanted.transfer
+        self._places = places
         self._give = give
         self._is_cut = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -229,15 +247,21 @@ class SnapshotMarker:
 
     async def _run(self) -> None:
         bundle = bytearray()
+        is_told = False
         try:
             async with aclosing(_each(self._give())) as chunks:
                 async for chunk in chunks:
                     self._is_cut.set()
+                    if not is_told:
+                        is_told = True
+                        await self._provide([self._places])
                     for start in range(0, len(chunk), CHUNK_BYTES):
                         bundle += chunk[start : start + CHUNK_BYTES]
                         if len(bundle) >= CHUNK_BYTES:
                             await self._provide([bytes(bundle[:CHUNK_BYTES])])
                             del bundle[:CHUNK_BYTES]
+            if not is_told:
+                await self._provide([self._places])
             await self._provide([bytes(bundle)] if bundle else [], is_last=True)
         except Exception:  # whatever the application raises, the joiner shall not wait for it
             me = self._driver.node.me

@@ -28,6 +28,7 @@ COMMANDS = {
     "join": "ringcast.cli.join",
     "keygen": "ringcast.cli.keygen",
     "members": "ringcast.cli.local",
+    "publish": "ringcast.cli.publish",
     "replay": "ringcast.cli.replay",
     "simulate": "ringcast.cli.simulate",
     "stats": "ringcast.cli.local",

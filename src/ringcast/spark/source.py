@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSourceStreamReader, Filter
+    from pyspark.sql.datasource import (
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+        Filter,
+    )
     from pyspark.sql.types import StructType
 
     from ringcast.spark.messages import FileRead
@@ -93,6 +98,20 @@ class RingcastSource(DataSource):
 
         options = Options.parse(self._said(schema), is_stream=True, columns=schema)
         return ArchiveStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from ringcast.spark.sink import SinkOptions, TableWriter  # a reader needs none of it
+
+        if overwrite:
+            raise UsageError("what a group was sent stays sent: write with mode('append')")
+        return TableWriter(SinkOptions.parse(self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from ringcast.spark.sink import SinkOptions, StreamWriter
+
+        if overwrite:
+            raise UsageError("what a group was sent stays sent: outputMode('append')")
+        return StreamWriter(SinkOptions.parse(self.options, schema))
 
 
 @dataclass

@@ -3,7 +3,8 @@
 A run of messages with headers bears a flag. Each of its payloads begins with a block: its length,
 then for each header its name and its value, each behind its own length. Lengths are varints; text
 is UTF-8. So windows, fragments and repair treat a block as part of its message, and whoever reads
-the message cuts it off. `channel` and `sent_at` are the system's own names.
+the message cuts it off. `channel`, `sent_at` and `published` are the system's own
+names.
 
 A peer's block may be anything: where it cannot be read, its message is delivered as it came.
 """
@@ -25,7 +26,14 @@ HEADERS_BYTES_MAX: Final = 1024
 
 CHANNEL: Final = "channel"
 SENT_AT: Final = "sent_at"
+PUBLISHED: Final = "published"
 """What stands in these is given and read in another way."""
+
+_OWN: Final = {
+    CHANNEL: "send with channel=",
+    SENT_AT: "join with send_time=True",
+    PUBLISHED: "ringcast publish says it",
+}
 
 _TIME_DIGITS_MAX: Final = 20
 
@@ -34,7 +42,10 @@ _BLOCKS_MAX: Final = 256
 
 
 def encode_headers(
-    headers: Mapping[str, str] | None, channel: str = "", sent_ns: int | None = None
+    headers: Mapping[str, str] | None,
+    channel: str = "",
+    sent_ns: int | None = None,
+    published: str = "",
 ) -> bytes:
     """The block; UsageError if these cannot be headers. Empty: there are none."""
     try:
@@ -44,6 +55,8 @@ def encode_headers(
         raise UsageError(f"headers are a dict of texts by name, not {headers!r}") from None
     if sent_ns is not None:
         body += _encode_item(SENT_AT, str(sent_ns))
+    if published:
+        body += _encode_item(PUBLISHED, published)
     if len(body) > HEADERS_BYTES_MAX:
         raise UsageError(f"headers of {len(body)} bytes: {HEADERS_BYTES_MAX} at most")
     return _varint(len(body)) + body if body else b""
@@ -53,9 +66,8 @@ def encode_headers(
 def _encode(given: tuple[tuple[str, str], ...], channel: str) -> bytes:
     items = [_encode_item(*item) for item in given]
     for name, _ in given:
-        if name in (CHANNEL, SENT_AT):
-            how = "send with channel=" if name == CHANNEL else "join with send_time=True"
-            raise UsageError(f"the header {name!r} is the system's own: {how}")
+        if name in _OWN:
+            raise UsageError(f"the header {name!r} is the system's own: {_OWN[name]}")
     if not isinstance(channel, str):
         raise UsageError(f"channel is a text, not {channel!r}")
     return b"".join(items) + (_encode_item(CHANNEL, channel) if channel else b"")
@@ -120,7 +132,7 @@ def _decode(block: bytes) -> tuple[Mapping[str, str], Headers]:
     named = dict(zip(names, texts[1::2], strict=True))
     if "" in named or len(named) < len(names):
         raise ValueError("a name is missing, or stands there twice")
-    given = {name: value for name, value in named.items() if name not in (CHANNEL, SENT_AT)}
+    given = {name: value for name, value in named.items() if name not in _OWN}
     sent_at = None
     if SENT_AT in named:
         if len(named[SENT_AT]) > _TIME_DIGITS_MAX:

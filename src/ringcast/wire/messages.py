@@ -1,8 +1,9 @@
 """What goes over the channel between two members: payloads of messages to one, and no frames.
 
 Kinds 30 to 39 are what layers say to each other, declared in frames.py. Kinds 60 and 61 are what
-applications ask each other: somebody waits for each of them, so they are written and read in one
-call, and become no objects in between. No datagram has a frame of these kinds.
+applications ask each other, and kind 62 what their edges do: somebody waits for each of them, so
+they are written and read in one call, and become no objects in between. No datagram has a frame of
+these kinds.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 _LAYOUTS: Final = {MESSAGES[each].kind: MESSAGES[each] for each in get_args(SystemMessage)}
 
-_ASK, _ANSWER = range(60, 62)
+_ASK, _ANSWER, _INQUIRE = range(60, 63)
 _ASK_HEAD: Final = Struct("<BQ")  # kind, number
 _ANSWER_HEAD: Final = Struct("<BQB")  # kind, number, flags
-_HEADS: Final = {_ASK: _ASK_HEAD, _ANSWER: _ANSWER_HEAD}
+_HEADS: Final = {_ASK: _ASK_HEAD, _ANSWER: _ANSWER_HEAD, _INQUIRE: _ASK_HEAD}
 
 
 def encode_message(message: SystemMessage) -> bytes:
@@ -44,10 +45,11 @@ def decode_message(payload: bytes) -> SystemMessage:
     return message
 
 
-def encode_ask(number: int, payload: bytes) -> bytes:
-    """The application of a member is asked this. Numbers are the asker's own."""
+def encode_ask(number: int, payload: bytes, *, is_inquiry: bool = False) -> bytes:
+    """The application of a member is asked this; or (`is_inquiry`) ringcast itself, at its edge.
+    Numbers are the asker's own."""
     assert 1 <= number <= COUNTER_MAX, number
-    return _ASK_HEAD.pack(_ASK, number) + payload
+    return _ASK_HEAD.pack(_INQUIRE if is_inquiry else _ASK, number) + payload
 
 
 def encode_answer(number: int, payload: bytes, *, is_refused: bool) -> bytes:
@@ -67,8 +69,8 @@ def decode_request(sender: Member, payload: bytes) -> RequestReceived | ReplyRec
     kind, number, *flags = head.unpack_from(payload)
     if not 1 <= number <= COUNTER_MAX:
         raise DecodeError(Reject.SEQNO)
-    if kind == _ASK:
-        return RequestReceived(sender, number, payload[head.size :])
+    if kind != _ANSWER:
+        return RequestReceived(sender, number, payload[head.size :], kind == _INQUIRE)
     if flags[0] > 1:
         raise DecodeError(Reject.FLAGS)
     return ReplyReceived(sender, number, payload[head.size :], flags[0] == 1)

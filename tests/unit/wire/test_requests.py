@@ -28,6 +28,7 @@ ME = Member(Address("127.0.0.1", 7800), 42, "a")
 CASES = [
     (encode_ask(1, b"what?"), RequestReceived(ME, 1, b"what?")),
     (encode_ask(COUNTER_MAX, b""), RequestReceived(ME, COUNTER_MAX, b"")),
+    (encode_ask(7, b"12", is_inquiry=True), RequestReceived(ME, 7, b"12", True)),
     (
         encode_answer(COUNTER_MAX, b"this", is_refused=False),
         ReplyReceived(ME, COUNTER_MAX, b"this", False),
@@ -56,7 +57,7 @@ def test_cut_short_it_is_refused_or_says_less(
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"\x3b", b"\x3e", encode_message(JoinerBlocked(is_full=True))]
+    "payload", [b"", b"\x3b", b"\x3f", encode_message(JoinerBlocked(is_full=True))]
 )
 def test_what_is_for_a_layer_is_none(payload: bytes) -> None:
     assert decode_request(ME, payload) is None

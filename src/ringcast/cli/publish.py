@@ -1,0 +1,141 @@
+"""ringcast publish: send what a stream or a table has staged to a group, each message once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ringcast.aio.joining import join
+from ringcast.aio.loop import run
+from ringcast.cli.stopping import joined
+from ringcast.cli.words import are_lines_told, json_file_option, safe
+from ringcast.config_file import PRESETS, load_config
+from ringcast.errors import GroupClosed
+from ringcast.texts import counted
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from ringcast.aio.group import Group
+    from ringcast.trace.staging import Staging
+
+STATUS_S = 10.0
+"""How often one line tells how it goes, if anything has happened."""
+
+JOIN_TIMEOUT_S = 1e6
+"""It waits for its group as long as there is none."""
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("group")
+@click.option("--name", default="publisher", show_default=True, help="What to call this member.")
+@click.option("--listen", default="127.0.0.1:0", show_default=True, help="Address to use.")
+@click.option(
+    "--member", "members", multiple=True, metavar="HOST:PORT", help="Where others may be found."
+)
+@click.option(
+    *("--key-file", "key"),
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The group's key, as join.",
+)
+@click.option("--insecure", is_flag=True, default=None, help="Use no key, as join.")
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.toml", help="As join."
+)
+@click.option("--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network.")
+@click.option(
+    "--least",
+    type=click.IntRange(min=2),
+    default=2,
+    show_default=True,
+    metavar="MEMBERS",
+    help="Publish only while the group has so many, this one among them.",
+)
+@json_file_option
+def publish(
+    directory: Path,
+    group: str,
+    name: str,
+    config_file: Path | None,
+    preset: str | None,
+    least: int,
+    json_file: Path | None,
+    **place: Any,
+) -> None:
+    """Join GROUP and send it what Spark has staged in DIRECTORY, batch by batch, each message once
+    at every member, also if this process or the stream is killed and started again.
+
+    Messages are uniform. A batch is removed from DIRECTORY when all members have delivered it. One
+    publisher works in a directory at a time. Ctrl-C or SIGTERM ends it in good order.
+
+    Example: ringcast publish staged/ orders
+    """
+    from ringcast.trace.staging import Staging
+    from ringcast.trace.whole import held_alone
+
+    config = load_config(config_file, preset=preset, group=group, name=name)
+    with held_alone(directory):
+        staging = Staging(directory)
+        joining = join(config=config, receive=False, join_timeout_s=JOIN_TIMEOUT_S, **place)
+        error = run(_publish(joining, staging, least, json_file))
+    if error:
+        click.echo(f"ringcast: {safe(error)}", err=True)
+        sys.exit(1)
+
+
+async def _publish(
+    joining: AbstractAsyncContextManager[Group],
+    staging: Staging,
+    least: int,
+    json_file: Path | None,
+) -> str:
+    """Why it ended, unless it was told to."""
+    from ringcast.aio.publisher import Publisher
+
+    async with joined(joining) as (group, stopped):
+        publisher = Publisher(staging, group, least)
+        tasks = [
+            asyncio.create_task(work)
+            for work in (publisher.run(), _tell(publisher, group, json_file), stopped.wait())
+        ]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            for task in done:
+                task.result()  # our own bugs are not to be hidden
+        except GroupClosed as closed:
+            return f"out of the group: {closed}"
+    stopped.conclude()
+    return ""
+
+
+async def _tell(publisher: Any, group: Group, json_file: Path | None) -> None:
+    told, since = -1, time.monotonic()
+    while True:
+        if publisher.sent != told:
+            rate = (publisher.sent - max(told, 0)) / max(time.monotonic() - since, 1e-3)
+            told, since = publisher.sent, time.monotonic()
+            about = {
+                "event": "publishing",
+                "publisher": publisher.name,
+                "view": group.view.counter,
+                "members": list(map(str, group.view)),
+                "messages": publisher.sent,
+                "batches": publisher.batches,
+            }
+            if not are_lines_told(json_file, about):
+                click.echo(
+                    f"publishing {safe(publisher.name)}: {safe(str(group.view))}; "
+                    f"{counted(publisher.sent, 'message')} ({rate:.0f}/s) in "
+                    f"{publisher.batches} whole batches"
+                )
+        await asyncio.sleep(STATUS_S)

@@ -1,0 +1,35 @@
+"""A Spark driver of its own: publishes a directory of Parquet files, one in each batch, until it
+is done or killed.
+
+Arguments: the directory of files, the staging directory, the checkpoint's.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ringcast.spark import register
+from ringcast.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+COLUMNS = "payload BINARY, headers MAP<STRING, STRING>"
+
+
+def publish(
+    spark: SparkSession, files: str, staging: str, checkpoint: str, **options: object
+) -> StreamingQuery:
+    register(spark)
+    rows = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(files)
+    writer = rows.repartition(2).writeStream.format("ringcast").option("publisherId", "rows")
+    for name, value in options.items():
+        writer = writer.option(name, str(value))
+    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    return writer.start(staging)
+
+
+if __name__ == "__main__":
+    publish(session("publish", "local[2]"), *sys.argv[1:]).awaitTermination()
