@@ -271,13 +271,13 @@ def uniform(run: Run, found: Findings) -> None:
                     most[view] = row
     for stays in order.stays.values():
         for stay in stays:
-            known = most.get(stay.shown.view_key)
-            if known is None or stay.next is None:
+            ahead = most.get(stay.shown.view_key)
+            if ahead is None or stay.next is None:
                 continue
-            found.premises += known.member != stay.shown.member
-            if stay.last < _end(known):
-                text = f"{stay.shown.member} leaves view {known.view} with {stay.last} positions"
-                found.violate(f"{text}; {known.member} took {_end(known)}", known, stay.next)
+            found.premises += ahead.member != stay.shown.member
+            if stay.last < _end(ahead):
+                text = f"{stay.shown.member} leaves view {ahead.view} with {stay.last} positions"
+                found.violate(f"{text}; {ahead.member} took {_end(ahead)}", ahead, stay.next)
 
 
 @rule("O6", "a message stands only in a view with its sender, who came there with the history")
