@@ -87,6 +87,8 @@ TRADE = {
     "rate": 2000,
     "guarantees": ["fifo", "fifo", "uniform"],
 }
+ALWAYS = {"G5", "N4", "N6", "N7", "N10"}
+"""What there is to judge in each run at level "full": of others, only if it comes to that."""
 CONFIGS: list[dict[str, Any]] = [{}, {"stability": {}}, {"stability": {"retain_delivered": False}}]
 
 
@@ -122,7 +124,8 @@ def check_real_run(spark: SparkSession | None, directory: Path, seed: int) -> No
     assert found["N5"].premises > 0
     assert found["N5"].unknown <= killed
     for name in NEED_FULL if level == "full" else ():
-        assert found[name].status == "ok", found[name].detail
+        is_idle = name not in ALWAYS and not found[name].premises
+        assert is_idle or found[name].status == "ok", (name, found[name].detail)
 
 
 def await_more(cluster: Cluster, at: int) -> None:
