@@ -83,7 +83,7 @@ LEFT_OUT: dict[type, LeftOut] = {
         "ready",
     ),
     MulticastSender: LeftOut(
-        "origin _me _stream _tau _slow_after",
+        "origin _me _stream _tau _slow_after _commits",
         "",
         "heard _quota _probe_interval _ack_time _timed _stuck_since _probed_since",
         # The last one is for who leaves by itself, receipts for who asks: nobody explored does.
