@@ -22,7 +22,7 @@ WHOLE := $(addprefix tests/scenarios/test_,small_buffers.py view_scenarios.py wi
     tests/unit/protocols/test_repair_cost.py \
     $(addprefix tests/unit/protocols/test_views_,links.py parting.py random.py steps.py)
 SMALL := tests/properties tests/unit/explore tests/unit/trace $(WHOLE)
-PARTS := tests/scenarios $(filter-out $(SMALL),$(wildcard tests/unit/*))
+PARTS := tests/scenarios tests/test_scripts.py $(filter-out $(SMALL),$(wildcard tests/unit/*))
 
 .PHONY: help setup demo test check proof pythons fuzz golden bench peers pictures docs lock clean
 help:           ## this list
