@@ -124,7 +124,10 @@ def test_what_cannot_be_joined_is_refused(options: dict[str, Any], message: str)
         (lambda group: group.send_many(b"text"), "not bytes: write send.payload. for one"),
         (lambda group: group.send_many([b"1", None]), "other buffers, not NoneType"),
         (lambda group: group.send(b"x", to="web-2"), "pass group.view.'its name'"),
-        (lambda group: group.send(b"x", guarantee="total"), "guarantee is 'fifo' or 'uniform'"),
+        (
+            lambda group: group.send(b"x", guarantee="causal"),
+            "guarantee is 'fifo', 'uniform' or 'total'",
+        ),
         (lambda group: group.request(group.me, "text"), "not str: encode it first"),
     ],
 )
