@@ -200,8 +200,11 @@ def test_flush_waits_for_what_is_in_the_ring_too() -> None:
     ("call", "error"),
     [
         (lambda g: g.send("text"), "not str: encode it first"),
-        (lambda g: g.send(b"x", guarantee="maybe"), "guarantee is 'fifo' or 'uniform'"),
-        (lambda g: g.try_send(b"x", guarantee="maybe"), "guarantee is 'fifo' or 'uniform'"),
+        (lambda g: g.send(b"x", guarantee="maybe"), "guarantee is 'fifo', 'uniform' or 'total'"),
+        (
+            lambda g: g.try_send(b"x", guarantee="maybe"),
+            "guarantee is 'fifo', 'uniform' or 'total'",
+        ),
         (lambda g: g.send(b"x", to="B"), "a member is meant, not 'B'"),
         (lambda g: g.send(b"x", to=g.me, guarantee="uniform"), "leave out to="),
         (lambda g: g.send(b"x" * 2000), "a message of 2000 bytes: max_message_bytes is 1000"),

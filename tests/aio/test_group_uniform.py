@@ -128,8 +128,10 @@ def test_uniform_is_for_the_group_and_a_guarantee_has_a_name() -> None:
             await a.send_many([b"x"], to=b.me, guarantee="uniform")
         with pytest.raises(UsageError, match=to_one):
             a.try_send(b"x", to=b.me, guarantee="uniform")
-        unknown: Any = "total"
-        with pytest.raises(UsageError, match="guarantee is 'fifo' or 'uniform', not 'total'"):
+        unknown: Any = "causal"
+        with pytest.raises(
+            UsageError, match="guarantee is 'fifo', 'uniform' or 'total', not 'causal'"
+        ):
             await a.send(b"x", guarantee=unknown)
         await a.send(b"to B alone", to=b.me, guarantee="fifo")
         (message,) = await messages(b, 1)
