@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ringcast.sim.member_process import Commands
 
 PAUSE_S = 0.01
-GUARANTEES: tuple[Guarantee, ...] = ("fifo", "uniform")
+GUARANTEES: tuple[Guarantee, ...] = ("fifo", "uniform", "total")
 
 
 class Steady:

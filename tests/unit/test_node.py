@@ -237,7 +237,7 @@ def test_older_views_and_the_same_view_are_ignored() -> None:
     for each in (newest, view(A, B, C, counter=4), view(A, B, C, counter=5)):
         a.install_view(each, 0)
     assert a.view == newest
-    assert a.take_events(9, 0) == [ViewInstalled(newest)]
+    assert a.take_events(9, 0) == [ViewInstalled(newest, came=(B,))]
 
 
 def test_a_view_without_oneself_closes() -> None:

@@ -271,13 +271,13 @@ def uniform(run: Run, found: Findings) -> None:
                     most[view] = row
     for stays in order.stays.values():
         for stay in stays:
-            row = most.get(stay.shown.view_key)
-            if row is None or stay.next is None:
+            ahead = most.get(stay.shown.view_key)
+            if ahead is None or stay.next is None:
                 continue
-            found.premises += row.member != stay.shown.member
-            if stay.last < _end(row):
-                text = f"{stay.shown.member} leaves view {row.view} with {stay.last} positions"
-                found.violate(f"{text}; {row.member} took {_end(row)}", row, stay.next)
+            found.premises += ahead.member != stay.shown.member
+            if stay.last < _end(ahead):
+                text = f"{stay.shown.member} leaves view {ahead.view} with {stay.last} positions"
+                found.violate(f"{text}; {ahead.member} took {_end(ahead)}", ahead, stay.next)
 
 
 @rule("O6", "a message stands only in a view with its sender, who came there with the history")

@@ -17,7 +17,7 @@ BY_NOBODY = "seeds: a sequencer dies, and the next orders what it had"
 BY_A_CUT = "seeds: a sequencer dies, and a cut has what nobody took"
 BY_SOME = "seeds: a sequencer dies, and some took what others did not"
 BY_ALL = "seeds: a sequencer dies, and all took what it had"
-LEAVES, LEFT_OUT = "a sequencer leaves", "a sequencer is left out alive"
+LEAVES, LEFT_OUT = "a sequencer leaves", "a sequencer is excluded alive"
 DEMOTED = "a sequencer is demoted"
 CARRIED, SEEN = "carried", "seen"
 
