@@ -183,7 +183,10 @@ def test_a_blocking_join_that_is_not_entered_says_how() -> None:
             lambda group: group.send_many(group.events()),
             r"not async_generator: write \[payload async for payload in …\]",
         ),
-        (lambda group: group.send(b"x", guarantee=["uniform"]), "guarantee is 'fifo' or 'uniform'"),
+        (
+            lambda group: group.send(b"x", guarantee=["uniform"]),
+            "guarantee is 'fifo', 'uniform' or 'total'",
+        ),
         (lambda group: group.wait_for_view(None), "condition = None: must be a function"),
         (lambda group: group.serve(None), "handler = None: must be a function"),
         (lambda group: group.request_all("text"), "not str: encode it first"),
@@ -215,7 +218,7 @@ def test_what_threads_cannot_send_is_refused() -> None:
         for misuse in (a.wait_for_view, a.serve, a.send_many):
             with pytest.raises(UsageError, match=r"must be a function|takes an iterable"):
                 misuse(nothing)
-        with pytest.raises(UsageError, match="guarantee is 'fifo' or 'uniform'"):
+        with pytest.raises(UsageError, match="guarantee is 'fifo', 'uniform' or 'total'"):
             a.try_send(b"x", guarantee=wrong)
         with pytest.raises(UsageError, match="timeout = None"):
             a.request_all(b"x", timeout=nothing)

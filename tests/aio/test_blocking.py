@@ -138,6 +138,7 @@ def test_a_full_ring_holds_senders_back_and_those_who_give_up_leave_no_hole() ->
         assert a.stats()["queues"] == {
             "fifo": {"waiting": 0, "given_up": 0},
             "uniform": {"waiting": 0, "given_up": 0},
+            "total": {"waiting": 0, "given_up": 0},
         }
 
 

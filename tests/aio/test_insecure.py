@@ -206,7 +206,7 @@ def test_it_may_stand_in_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture
 def test_it_is_a_truth_value(tmp_path: Path) -> None:
     file = tmp_path / "orders.toml"
     file.write_text('[group]\ngroup = "orders"\ninsecure = "yes"\n')
-    with pytest.raises(ConfigError, match=r"\[group\] insecure = 'yes': must be True or False"):
+    with pytest.raises(ConfigError, match=r"\[group\] insecure = 'yes': must be true or false"):
         load_config(file)
 
 

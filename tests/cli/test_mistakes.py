@@ -80,7 +80,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("simulate --jobs 0", r"Invalid value for '--jobs': 0 is not in the range 1<=x<=256\. .*"),
     (
         "simulate --protocol unicast --partitions",
-        r"--partitions needs --protocol group or uniform \(see ringcast simulate --help\)",
+        r"--partitions needs --protocol group, uniform or total \(see ringcast simulate --help\)",
     ),
     (
         "simulate --grid capacity=4",

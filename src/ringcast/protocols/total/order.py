@@ -109,7 +109,7 @@ class TotalOrder:
         self._queued = 0  # own batches that wait at the sequencer, as it has said last
 
     def attach(self, timers: Timers[Timer]) -> None:
-        self._timers = timers
+        self.timers = timers
 
     # Inputs
 
@@ -147,7 +147,7 @@ class TotalOrder:
                 self._on_submit_from(source, message, now, out)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
-        if self._timers.take(Timer.PROBE, now) and self._is_awaiting:
+        if self.timers.take(Timer.PROBE, now) and self._is_awaiting:
             assert self.view is not None
             self._wanted = self.receipts.wanted
             out.message(self.view.coordinator, SubmitQuery(self._tag, self._wanted))
@@ -159,7 +159,7 @@ class TotalOrder:
         self.is_open = False
         self._next_tag = next_tag
         self._early, self._early_bytes = [], 0
-        self._timers.disarm_all()
+        self.timers.disarm_all()
 
     def take(self, through: int, now: int, out: Effects) -> None:
         """The gate has passed the log up to here."""
@@ -253,9 +253,14 @@ class TotalOrder:
         self.receipts.close(self.pending.submitted, out)
         self.is_open = False
         self.queues = self.entries = None
-        self._timers.disarm_all()
+        self.timers.disarm_all()
 
     # Outputs
+
+    @property
+    def has_more_to_do(self) -> bool:
+        """This member is the sequencer, and batches wait for room, or for who asked of them."""
+        return self.queues is not None and (len(self.queues) > 0 or len(self.deliveries) > 0)
 
     def ask_receipt(self, number: int, now: int, out: Effects, *, is_flush: bool) -> int | None:
         """Confirmed follows, under the number that is returned, when all others have delivered what
@@ -322,7 +327,7 @@ class TotalOrder:
         self.pending.check_invariants()
         if self.queues is not None:
             self.queues.check_invariants()
-        is_probing = self._timers.is_armed(Timer.PROBE)
+        is_probing = self.timers.is_armed(Timer.PROBE)
         assert not is_probing or self.is_open
         assert is_probing or not self._is_awaiting
 
@@ -330,7 +335,7 @@ class TotalOrder:
 
     def _go_on(self, now: int, out: Effects) -> None:
         """Something was taken, or a view begins: there is room, and more may be under way."""
-        self._timers.disarm(Timer.PROBE)
+        self.timers.disarm(Timer.PROBE)
         self._interval = PROBE_START_NS
         self._sent_at = now
         if self.is_blocked and not self.pending.is_full:
@@ -364,7 +369,7 @@ class TotalOrder:
 
     def _expect(self, now: int) -> None:
         if self._is_awaiting:
-            self._timers.arm_if_idle(Timer.PROBE, now + self._interval)
+            self.timers.arm_if_idle(Timer.PROBE, now + self._interval)
 
     @property
     def _is_awaiting(self) -> bool:

@@ -115,7 +115,7 @@ class Deliveries:
         self._asked: dict[Member, int] = {}
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._batches) + len(self._asked)
 
     def sent(self, seqno: int, origin: Member, last: int) -> None:
         self._batches.append((seqno, origin, last))

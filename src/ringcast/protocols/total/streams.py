@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ringcast.core.view_change import Begin, OrderStanding
     from ringcast.events import ViewInstalled
     from ringcast.model import Member
-    from ringcast.protocols.total.history import Log
+    from ringcast.protocols.total.history import Entries, Log
     from ringcast.protocols.total.reading import Start
     from ringcast.window.receive import ReceiveWindow
     from ringcast.window.send import SendWindow
@@ -39,6 +39,11 @@ class OrderedStreams(ReliableMulticast):
 
     total: TotalOrder | None = None
     """None: the group has no total messages."""
+    entries: Entries | None = None
+    """Of the log of the view, if the group has one."""
+    is_ordering = False
+    """More may be done in order than take what the gate passes. Whoever looks here, and at the
+    gate, saves a call for each datagram of others."""
 
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
         super().attach(group, deadlines)
@@ -75,7 +80,7 @@ class OrderedStreams(ReliableMulticast):
             self._go_on_in_order(now, out)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
-        if self.total is not None:
+        if self.total is not None and self.total.timers.by_key:
             self.total.handle_timeout(now, out)
         super().handle_timeout(now, out)
 
@@ -138,6 +143,7 @@ class OrderedStreams(ReliableMulticast):
             total.take(log.window.delivered + log.window.ready, now, out)
         self._note_ready(log)
         total.tell(out)
+        self.is_ordering = total.has_more_to_do
 
     def _freeze_in_order(self, tag: int, held: Mapping[Origin, int]) -> OrderStanding:
         total = self.total
@@ -154,6 +160,7 @@ class OrderedStreams(ReliableMulticast):
         if total is None:
             return event, None
         start, unconfirmed = total.begin(begin.view, begin.cut, self._log_of(begin), now, out)
+        self.entries = total.entries
         told = event.unconfirmed + unconfirmed
         return replace(event, position=start.position, unconfirmed=told), start
 
@@ -178,4 +185,5 @@ class OrderedStreams(ReliableMulticast):
     def _shut(self, reason: str, out: Effects) -> None:
         if self.total is not None:
             self.total.close(out)
+            self.entries = None
         super()._shut(reason, out)

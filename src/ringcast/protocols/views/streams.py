@@ -137,7 +137,8 @@ class ViewStreams(OrderedStreams):
                     self._on_peer_repair(frame, now, out)
                 case _:
                     self._on_rounds(source, frame, now, out)
-        if self.total is not None:
+        log = self.entries
+        if log is not None and (self.is_ordering or log.log.window.gate != log.seqno):
             self._go_on_in_order(now, out)
         if self.rounds is not None:
             self._report(now, out)
@@ -187,7 +188,8 @@ class ViewStreams(OrderedStreams):
             if read is None:
                 break
             events += read
-        if self.total is not None:
+        log = self.entries
+        if log is not None and (self.is_ordering or log.log.window.gate != log.seqno):
             self._go_on_in_order(now, out)
         if self.rounds is not None:
             self._report(now, out)
