@@ -102,5 +102,6 @@ def test_every_footer_carries_them(tmp_path: Path) -> None:
     cluster.stop()
     for path in segment_paths(tmp_path):
         with Segment(path) as segment:
-            assert segment.info.settings == {"purge": "retained", "capacity": 5}
+            told = {"purge": "retained", "capacity": 5, "block_messages": 16}
+            assert segment.info.settings == told
             assert segment.info.recording.settings == segment.info.settings

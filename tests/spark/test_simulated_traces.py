@@ -3,19 +3,25 @@ that the simulator's own rules gave when the run was made."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ringcast.sim.runner import Judged, run_seeds
 from ringcast.spark.audit import audit, audit_all
+from ringcast.spark.fleet_audit import NETWORK
 from ringcast.spark.report import RECORDED, verdict_id
 from ringcast.trace.segments import Segment, segment_paths, write_segment, write_trace_segments
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from ringcast.trace.rows import MemberKey
 
 PROTOCOLS = [
     ("multicast", "acks"),
@@ -69,8 +75,12 @@ def check_digests(spark: SparkSession, directory: Path, protocol: str, seeds: ra
     from ringcast.sim.runner import run
 
     for seed in seeds:
-        rows = [row._replace(run_idx=-1) for row in run(expand(seed, protocol)).trace.rows]
-        own = [row for row in rows if row.node]
+        places: defaultdict[MemberKey, Iterator[int]] = defaultdict(count)
+        own = [
+            row._replace(run_idx=-1, idx=next(places[row.key]))
+            for row in run(expand(seed, protocol)).trace.rows
+            if row.node and row.event not in NETWORK
+        ]
         write_trace_segments(directory / str(seed), f"seed-{seed}", own)
     for report in audit_all(spark, directory):
         judged = [verdict for verdict in report.verdicts if verdict.id in RECORDED]
