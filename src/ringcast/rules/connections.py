@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.model import FIRST_CONN_ID
+from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH
 from ringcast.rules.bounds import STRANGER_NS
 from ringcast.rules.replay import (
     CLOSING,
@@ -227,7 +227,8 @@ def _is_late(row: Row, entry: Entry) -> bool:
 @of_pairs("S8", "messages that are given up are reported")
 def nothing_lost_in_silence(pair: Pair) -> Instants:
     """Whoever ends a connection with unacknowledged messages tells its application which; and
-    tells nothing else. A member that crashed, or whose application takes nothing, cannot tell."""
+    tells nothing else. A member that crashed, or whose application takes nothing, cannot tell. What
+    layers say to each other is not the application's."""
     found = pair.found
     owed: dict[int, Row] = {}  # by epoch, as what was told
     told: dict[int, Row] = {}
@@ -241,6 +242,7 @@ def nothing_lost_in_silence(pair: Pair) -> Instants:
             has_crashed |= row.event == trace.CRASH
             entry = pair.entries.now("S")
             is_over = row.event == trace.STOP or (is_gone(row) and row.kind == "S")
+            is_over &= entry is not None and entry.row.epoch < SYSTEM_EPOCH
             if is_over and entry is not None and entry.row.low < entry.row.hr:
                 found.premises += 1
                 owed[entry.row.epoch] = entry.row
