@@ -47,13 +47,13 @@ def chatty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("protocol", "how"), PLANS, ids=[plan for plan, _ in PLANS])
 def test_guarantees_hold(protocol: str, how: dict[str, bool]) -> None:
-    for seed in range(4):
+    for seed in range(6):
         assert run(expand(seed, protocol, **how)).failures == (), seed
     assert min(Chatty.made[bytes], Chatty.made[Headed]) > 100
 
 
 def test_with_rounds_whoever_has_it_repairs_it_as_it_was_sent() -> None:
-    for seed in range(4):
+    for seed in range(6):
         assert run(expand(seed, "multicast", purge="stability")).failures == (), seed
 
 

@@ -59,7 +59,7 @@ def test_an_application_that_stops_for_good_is_named_by_the_sender_it_blocks() -
     assert len(blocked) == 1
     assert "limited by C" in blocked[0]
     stuck = cluster.processes[2].node.explain(cluster.clock.now)
-    assert any("wait for this member's application" in reason for reason in stuck)
+    assert any("ready for this member's application" in reason for reason in stuck)
     assert not of(cluster.recorder.rows, trace.DROP_HIGH)
 
 

@@ -21,6 +21,7 @@ from ringcast.core.shared import Phase
 from ringcast.core.view_change import Begin, CutReached, Freeze
 from ringcast.model import Address, Member, ViewId
 from ringcast.protocols.views.change import COUNTER_LEAP_MAX
+from ringcast.protocols.views.requests import PROBE_NS
 from ringcast.protocols.views.timing import PATIENCE_NS, REPEAT_START_NS
 from ringcast.wire import changes as wire
 from ringcast.wire.frames import Leave
@@ -161,6 +162,18 @@ def test_who_is_asked_from_outside_says_that_it_is_in_another_view() -> None:
     propose = wire.Propose(ViewId(C, 9), (C, B), PLAIN)
     side.hear(C, propose)
     assert side.said(wire.Refuse) == [(C, wire.Refuse(propose.id, ViewId(A, 3), A))]
+
+
+def test_who_complains_in_vain_asks_whether_its_coordinator_is_in_its_view() -> None:
+    """It is not, lives, and takes no complaint from who is not in its own."""
+    side = Side(C)
+    side.join(ViewId(A, 2), A, B, C, D)
+    side.signal(Suspected(A, "nobody listens"))
+    side.said(wire.Hello)
+    side.pass_time(PROBE_NS / MS)
+    assert (B, True) in [(dest, frame.is_asking) for dest, frame in side.said(wire.Hello)]
+    side.hear(B, wire.Hello(PLAIN, False, False, 5, B, ViewId(B, 5), 1, (B,)))
+    assert side.asked() == (C, D)
 
 
 @pytest.mark.parametrize("base", [None, ViewId(B, 2)])

@@ -154,6 +154,10 @@ class Requests:
                 case Timer.REQUEST:
                     self.ask(now, out)
                 case Timer.PAIRS:
+                    to = self._change.coordinator
+                    if self.pairs.unheard and to != self.me:  # is it in my view at all?
+                        hello = self._owner.greetings.hello(to.address, now, is_asking=True)
+                        out.datagram(to, hello)
                     self._complain_of_unheard(now, out)
 
     def ask(self, now: int, out: Effects) -> None:
