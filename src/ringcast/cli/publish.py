@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STATUS_S = 10.0
 """How often one line tells how it goes, if anything has happened."""
 
-JOIN_TIMEOUT_S = 1e6
+JOIN_TIMEOUT_S = 86_400.0
 """It waits for its group as long as there is none."""
 
 
