@@ -378,7 +378,7 @@ def test_a_stream_goes_on_as_files_appear(
         ({"query": "q", "failOnGap": "perhaps"}, "failOnGap is true or false, not 'perhaps'"),
         ({"query": "q", "maxMessages": "5"}, "no option maxmessages"),
         ({"query": "q", "sender": "web,"}, "several with commas between, not 'web,'"),
-        ({"query": "q", "stream": "unicorn"}, "stream is fifo or uniform, not 'unicorn'"),
+        ({"query": "q", "stream": "unicorn"}, "stream is fifo or uniform or total, not 'unicorn'"),
         ({"query": "q", "maxFilesPerTrigger": "1", "maxMessagesPerTrigger": "1"}, "not both"),
     ],
 )

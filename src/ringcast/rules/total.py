@@ -144,7 +144,11 @@ def order_of(run: Run) -> Order:
     return Order(run)
 
 
-@rule("O1", "at one place of the order all take one message, and who goes on together the same")
+@rule(
+    "O1",
+    "at one place of the order all take one message, and who goes on together the same",
+    Need.HISTORY,
+)
 def one_order(run: Run, found: Findings) -> None:
     """What two members take in one view is the same at each position. Those who go from one view to
     the next together have come to the same position, and that is where the next one begins, unless
@@ -169,7 +173,7 @@ def one_order(run: Run, found: Findings) -> None:
                 found.violate(f"{text} {stay.shown.view}, {more}", stay.next, together[0].next)
 
 
-@rule("O2", "no message stands twice in one history")
+@rule("O2", "no message stands twice in one history", Need.HISTORY)
 def once(run: Run, found: Findings) -> None:
     """Nor does a member take one twice, unless it is told that it has seen it."""
     order = order_of(run)
@@ -197,7 +201,7 @@ def _knows_all(stays: list[Stay]) -> bool:
     return all(stay.shown.member not in stay.shown.members for stay in stays)
 
 
-@rule("O3", "in a history each sender's messages stand in its own order")
+@rule("O3", "in a history each sender's messages stand in its own order", Need.HISTORY)
 def own_order(run: Run, found: Findings) -> None:
     """One that is missing was taken by its sender in another history, or given to it with one."""
     order = order_of(run)
@@ -255,7 +259,7 @@ def validity(run: Run, found: Findings) -> None:
                     break
 
 
-@rule("O5", "what is taken before a view comes is taken by all who leave that view")
+@rule("O5", "what is taken before a view comes is taken by all who leave that view", Need.HISTORY)
 def uniform(run: Run, found: Findings) -> None:
     """What anybody took before it had installed a next view all members of that view held: so
     everybody who ever leaves it takes it."""
@@ -280,7 +284,11 @@ def uniform(run: Run, found: Findings) -> None:
                 found.violate(f"{text}; {ahead.member} took {_end(ahead)}", ahead, stay.next)
 
 
-@rule("O6", "a message stands only in a view with its sender, who came there with the history")
+@rule(
+    "O6",
+    "a message stands only in a view with its sender, who came there with the history",
+    Need.HISTORY,
+)
 def departure(run: Run, found: Findings) -> None:
     """Unless it is carried, its sender has come along in the leading part to each view since it was
     accepted: so nothing that somebody said before it was gone stands behind the view that says so.
@@ -311,7 +319,11 @@ def departure(run: Run, found: Findings) -> None:
                 )
 
 
-@rule("O7", "a view stands at one position, and says the same of who is gone and who came")
+@rule(
+    "O7",
+    "a view stands at one position, and says the same of who is gone and who came",
+    Need.HISTORY,
+)
 def views_in_order(run: Run, found: Findings) -> None:
     """For who comes along in the leading part that is behind what it has taken."""
     order = order_of(run)
@@ -332,7 +344,9 @@ def views_in_order(run: Run, found: Findings) -> None:
                 found.violate(f"{text}, and has come to {stay.last}", stay.shown, next)
 
 
-@rule("O8", "a frozen member accepts nothing, and what it accepts belongs to its view")
+@rule(
+    "O8", "a frozen member accepts nothing, and what it accepts belongs to its view", Need.HISTORY
+)
 def not_while_frozen(run: Run, found: Findings) -> None:
     for rows in run.by_member(ACCEPT, FREEZE, VIEW, STOP).values():
         change: Row | None = None
@@ -345,7 +359,7 @@ def not_while_frozen(run: Run, found: Findings) -> None:
                 found.violate(f"{row.member} accepts {row.run} in view {row.view}", change, row)
 
 
-@rule("O9", "positions grow by one, and go on from where the view stands")
+@rule("O9", "positions grow by one, and go on from where the view stands", Need.HISTORY)
 def positions(run: Run, found: Findings) -> None:
     for stays in order_of(run).stays.values():
         for stay in stays:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from ringcast.model import SYSTEM_EPOCH
 from ringcast.rules.connections import Uses
 from ringcast.rules.evidence import NOWHERE, progress
 from ringcast.rules.findings import Need, rule
@@ -246,7 +247,8 @@ def _judge_end(
 @of_pairs("S-L5", "a member that never answers is given up in time")
 def given_up_in_time(pair: Pair) -> Instants:
     """A member that answers nothing is given up after the retransmission time, within a tick, and
-    not before. The time runs since something is unacknowledged and nothing was heard."""
+    not before, unless it is by who leaves, whose layers end what they say to each other at once.
+    The time runs since something is unacknowledged and nothing was heard."""
     since: Row | None = None
     while rows := (yield):
         is_told = any(row.event in (trace.VIEW, trace.STOP) for row in rows)
@@ -259,6 +261,7 @@ def given_up_in_time(pair: Pair) -> Instants:
             if row.low < row.hr and not is_gone(row):
                 since = since or row
                 continue
+            is_told |= row.epoch >= SYSTEM_EPOCH
             if is_gone(row) and since is not None and not is_told and pair.is_prompt(row):
                 _judge_silence(pair, since, row)
             since = None
