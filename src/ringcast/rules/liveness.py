@@ -215,19 +215,27 @@ def judge_drained(journal: Journal, found: Findings) -> None:
 _GOING_ON = (trace.SEND, trace.SEND_BLOCK, trace.SEND_UNBLOCK, trace.SEND_FAIL)
 
 
-@stepwise("N-L3", "a sender goes on as soon as there is room", (*_GOING_ON, trace.PURGE))
+@stepwise(
+    "N-L3", "a sender goes on as soon as there is room", (*_GOING_ON, trace.PURGE, trace.STOP)
+)
 def _after_purges(facts: Facts, found: Findings) -> Steps:
     """The purge that makes room lets a blocked sender go on in the same input.
 
     Room for the rest of a large message goes to that first; then the next purge counts. A send that
     waits for a view is none of this (V-L5). Where members report what they have delivered of plain
-    messages, a stability round tells a sender so: that needs the whole run.
+    messages, a stability round tells a sender so: that needs the whole run. What a member recorded
+    last before it was killed may lack what came of it.
     """
     waits: dict[OriginKey, _Wait] = {}
     while row := (yield):
-        waits.setdefault(row.own_origin, _Wait(found)).see(row)
+        if row.event == trace.STOP:
+            for origin, wait in waits.items():
+                if origin[:2] == row.key:
+                    wait.end()
+        else:
+            waits.setdefault(row.own_origin, _Wait(found)).see(row)
     for wait in waits.values():
-        wait.end()
+        wait.end(is_cut_off=True)
 
 
 def _unblocked(run: Run, found: Findings) -> None:
@@ -262,10 +270,10 @@ class _Wait:
             self._found.premises += self._room is None
             self._room = row
 
-    def end(self) -> None:
-        """What made room changed nothing."""
+    def end(self, *, is_cut_off: bool = False) -> None:
+        """What made room changed nothing. `is_cut_off`: unless it is not known what followed."""
         room, self._room = self._room, None
-        if room is not None:
+        if room is not None and not (is_cut_off and room.run_idx < 0):
             text = f"{room.member} is blocked though a purge made room"
             self._found.violate(text, self._block, room)
 
