@@ -82,7 +82,8 @@ class Pairs:
             self._purged[row.peer, row.peer_inc, row.epoch] = row
 
     def end(self) -> None:
-        for peer, rows in self._instants.end():
+        """The last instant of who was killed is not all there, perhaps."""
+        for peer, rows in self._instants.end() if self._is_whole else ():
             self._judge(peer, rows)
         for feeds in self._feeds.values():
             for pair, feed in feeds:
