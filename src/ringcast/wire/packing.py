@@ -93,6 +93,13 @@ class Packing:
         if not self._is_empty:
             self._close()
 
+    def _make_room(self, needed: int, most: int) -> None:
+        """An empty datagram becomes larger than ours are, up to `most`; any other is closed."""
+        if self._is_empty and needed <= most:
+            self._bytes = needed
+        else:
+            self._close()
+
     def finish(self) -> list[bytes]:
         if self._frames < self._frames_max:
             self._packed.append(b"".join(self._parts))
@@ -155,10 +162,7 @@ class Packing:
         while start < len(missing):
             fitting = min(self._ranges, (self._bytes - head_bytes) // RANGE.size)
             if not self._frames or fitting < 1:
-                if self._is_empty:
-                    self._bytes = head_bytes + RANGE.size * len(missing)
-                else:
-                    self._close()
+                self._make_room(head_bytes + RANGE.size * len(missing), self._largest)
                 continue
             cut = missing[start : start + fitting]
             pairs = [RANGE.pack(gap.start, gap.stop - gap.start) for gap in cut]
@@ -174,40 +178,33 @@ class Packing:
     def add_runs(
         self, runs: list[Data | UnicastData], kind: int = DATA, whose: bytes = b""
     ) -> None:
-        """One run, in pieces that each continue the one before. `whose`: it is passed on, in frames
-        of this kind which begin so."""
-        run = runs[0]
+        """One run, in pieces in order. `whose`: passed on, in frames of `kind` that begin so."""
+        run, first, payloads = runs[0], runs[0].first, runs[0].payloads
         if isinstance(run, Data):
             head_bytes = DATA_HEAD.size + len(whose)
         else:
-            kind = UNICAST_DATA
-            head_bytes = UNICAST_DATA_HEAD.size
+            kind, head_bytes = UNICAST_DATA, UNICAST_DATA_HEAD.size
             _check_conn(run.conn)
-        first, payloads = run.first, run.payloads
         if len(runs) > 1:
             payloads = list(chain.from_iterable([run.payloads for run in runs]))
-        assert payloads, "a run has at least one message"
-        assert 1 <= first <= SEQNO_MAX + 1 - len(payloads), first
         lengths = list(map(len, payloads))
-        count = len(lengths)
+        start, count = 0, len(lengths)
+        assert payloads, "a run has at least one message"
+        assert 1 <= first <= SEQNO_MAX + 1 - count, first
         all_equal = lengths.count(lengths[0]) == count
         before: list[int] = []  # payload bytes before each message, if mixed lengths must be cut
         if not all_equal and sum(lengths) + count * SIZE.size > self._bytes - head_bytes:
             before = list(accumulate(lengths, initial=0))
 
-        start = 0
         while start < count:
             room = self._bytes - head_bytes
             size = lengths[start]
             most = min(count, start + self._messages)
             stop = min(most, start + (room - SIZE.size) // size) if size else most
             if not self._frames or room < SIZE.size or stop <= start:
-                alone = head_bytes + SIZE.size + size
-                if self._is_empty and alone <= (self._largest if whose else self._room_max):
-                    # It was cut for larger datagrams than we build now, and goes in one.
-                    self._bytes = alone
-                else:
-                    self._close()
+                # It may have been cut for larger datagrams than we build now, and goes in one.
+                most = self._largest if whose else self._room_max
+                self._make_room(head_bytes + SIZE.size + size, most)
                 continue
             # The last datagram stays open, as something else may find room in it.
             is_plain = all_equal and self._is_empty and not whose and room <= _FILLED_MAX
@@ -231,9 +228,7 @@ class Packing:
             head = _encode_head(run, kind, whose, frame_bytes, flags, first + start, stop - start)
             if kind in SAID_IN_VIEW:
                 self._parts[1] = self._in_view
-            self._parts.append(head)
-            self._parts.append(sizes)
-            self._parts += payloads[start:stop]
+            self._parts += (head, sizes, *payloads[start:stop])
             self._messages -= stop - start
             self._frames -= 1
             self._bytes -= frame_bytes
