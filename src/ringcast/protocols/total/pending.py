@@ -130,8 +130,9 @@ class Pending:
         if head.ends:
             self.drop(head.last)
         elif head.first == self.low:
-            self._taken_of_lowest = max(self._taken_of_lowest, head.extent + size)
-            self._ahead = self._count_ahead()
+            more = max(0, head.extent + size - self._taken_of_lowest)
+            self._taken_of_lowest += more
+            self._ahead -= more
         while self._under_way and self._under_way[0] < self.low:
             self._under_way.popleft()
 
@@ -144,10 +145,11 @@ class Pending:
         del self._payloads[:count]
         self.size -= dropped
         self.low += count
+        self._ahead += self._taken_of_lowest - dropped
         self._taken_of_lowest = 0
         if self.next < self.low:
             self.next, self.offset = self.low, 0
-        self._ahead = self._count_ahead()
+            self._ahead = 0
         return count
 
     def go_back(self, number: int, offset: int) -> None:
