@@ -14,10 +14,11 @@ from ringcast import Delivered, MembershipConfig, TooFewMembers, ViewInstalled
 from ringcast.testing import cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from ringcast import Group
     from ringcast.aio.read_queue import Guarantee
+    from ringcast.aio.state import TakeState
     from ringcast.testing import Cluster, Process
 
 HEAL_S = 2.0
@@ -263,3 +264,39 @@ def test_one_broken_link_between_two_that_do_not_coordinate(size: int) -> None:
                 await asyncio.sleep(0.5)
 
         town.run(story(), limit_s=120)
+
+
+def test_a_state_that_begins_before_its_reader_is_ready_is_taken() -> None:
+    """The parts are one again. C still reads what came before, when it hears that a state is to
+    come; who gives that takes longer than C to its end."""
+    states: dict[str, list[bytes]] = {}
+
+    async def give() -> AsyncIterator[bytes]:
+        await asyncio.sleep(6.0)
+        yield b"state"
+
+    def take(name: str) -> TakeState:
+        async def take_state(chunks: AsyncIterator[bytes]) -> None:
+            states.setdefault(name, []).append(b"".join([chunk async for chunk in chunks]))
+
+        return take_state
+
+    async def read_slowly(group: Group) -> None:
+        async for message in group:
+            if message.payload == b"C0":
+                await asyncio.sleep(3.0)
+
+    with cluster(0, seed=1) as town:
+        for name in "ABC":
+            town.run(town.join(name, give_state=give, take_state=take(name))).start(read_slowly)
+        *others, c = town.members
+        town.partition(others, [c])
+        town.run(asyncio.sleep(6.0))
+        assert len(c.group.view) == 1
+        town.run(c.group.send(b"C0"))
+        town.run(asyncio.sleep(0.1))
+        town.run(c.group.send(b"C1"))  # nobody has taken it when the parts are one
+        town.heal()
+        town.run(asyncio.sleep(20.0))
+        assert {name: len(taken) for name, taken in states.items()} == {"B": 1, "C": 2}
+        assert c.group.explain() == []

@@ -426,7 +426,7 @@ class Group:
             waiting = node.effects.events or node.effects.frames or node.effects.lone
             if waiting or node.has_ready or self._state is not None:
                 driver.take(limit)
-            if self._read_queue.items:
+            if self._read_queue.items or self._has_state_to_take:
                 continue
             if self._closed is not None:
                 return False
