@@ -193,6 +193,22 @@ def test_who_slept_while_others_went_on_does_not_tear_them_apart(base: ViewId | 
     assert side.said(wire.Refuse) == (refused if base else [])  # from elsewhere it may be better
 
 
+def test_who_was_not_told_of_a_view_goes_on_with_those_who_were() -> None:
+    """A proposed it, told B and D, and died; C has promised it and does not know that it began."""
+    side = Side(C)
+    side.join(ViewId(B, 2), A, B, C, D)
+    for member in (A, B):
+        side.signal(Suspected(member, "nobody listens"))
+    side.answer(D)
+    assert side.layer.change.view.members == (C, D)
+    side.hear(A, wire.Propose(ViewId(A, 9), (A, B, C, D), PLAIN, size=3))
+    side.said(wire.Refuse)
+    propose = wire.Propose(ViewId(B, 10), (B, C, D), PLAIN, base=ViewId(A, 9), size=4)
+    side.hear(B, propose)
+    assert side.said(wire.Refuse) == []
+    assert side.layer.change.follower.promised == propose.id
+
+
 @pytest.mark.parametrize("counter", [3, 4, 5])
 def test_nobody_waits_for_a_proposer_that_is_in_a_later_view(counter: int) -> None:
     """It has proposed another one since: of the first nothing comes."""

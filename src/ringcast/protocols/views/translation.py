@@ -22,6 +22,7 @@ from ringcast.core.view_change import (
     Part,
     Snapshot,
     StateStanding,
+    order,
 )
 from ringcast.model import Origin, View
 from ringcast.protocols.views.cookies import permit
@@ -358,9 +359,12 @@ class Translator:
         return decode_propose(frame, None if frame.base is None else self._recent.get(frame.base))
 
     def is_behind(self, source: Member, base: ViewId | None) -> bool:
-        """Whether it takes me to be in a view with it that is over here."""
-        view = None if base is None or base == self._follower.view.id else self._recent.get(base)
-        return view is not None and source in view
+        """Whether it takes me to be in a view with it that is over here. One that I have promised,
+        and that has yet to begin here, is not."""
+        view = None if base is None else self._recent.get(base)
+        if view is None or order(view.id) >= order(self._follower.view.id):
+            return False
+        return source in view
 
     def was_with(self, member: Member) -> bool:
         """Whether it was in a view with me lately."""
