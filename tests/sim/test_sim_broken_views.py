@@ -277,7 +277,7 @@ CASES: dict[str, tuple[Plan, dict[str, type], set[str]]] = {
     ),
     "opens windows at zero": (MULTICAST, {"multicast": OpensWindowsAtZero}, {"VS3", "N1", "N-L1"}),
     "heeds no tag": (
-        Plan("uniform", partitions=True, kept=(45,)),
+        Plan("uniform", partitions=True, kept=(114,)),
         {"multicast": HeedsNoTag},
         {"VS2", "VS3", "VS6", "U3", "N1", "N8", "G7", "G1", "N5"},
     ),
