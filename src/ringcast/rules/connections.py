@@ -83,7 +83,7 @@ def _is_explained(row: Row, rows: list[Row]) -> bool:
     """Whether something in this instant takes an open entry away."""
     if row.kind == "S" and row.low < row.hr:
         return True  # given up, and to be reported: S8
-    if any(_is_replaced(other, row) for other in rows if other.event == trace.VIEW):
+    if any(_is_gone(other, row) for other in rows if other.event == trace.VIEW):
         return True
     return row.kind == "R" and (
         any(close.conn_key == row.conn_key for close in arrived(rows, "close"))
@@ -103,10 +103,12 @@ def _judge_use(pair: Pair, row: Row, kind: str) -> None:
         pair.found.violate(f"{text}, which is not there", *(entry.row for entry in entries), row)
 
 
-def _is_replaced(view: Row, row: Row) -> bool:
-    """Whether the view has another incarnation of the row's peer."""
+def _is_gone(view: Row, row: Row) -> bool:
+    """Whether the view has another incarnation of the row's peer. Layers talk to members of their
+    view alone: it is enough that the peer is not in it."""
     members = [trace.split_key(key) for key in view.members]
-    return row.peer_key not in members and any(node == row.peer for node, _ in members)
+    is_replaced = row.epoch >= SYSTEM_EPOCH or any(node == row.peer for node, _ in members)
+    return row.peer_key not in members and is_replaced
 
 
 @of_pairs("S6", "a receive window opens only where its stream stands")

@@ -20,6 +20,7 @@ from unicast_trace_builder import (
     founded,
 )
 
+from ringcast.model import SYSTEM_EPOCH
 from ringcast.rules.table import UNICAST, audit
 from ringcast.trace.rows import (
     CONN,
@@ -741,6 +742,16 @@ def test_an_open_entry_goes_with_its_peers_incarnation() -> None:
         run.at(2_400)(VIEW, "a", view=2, view_creator="a#1", members=members)
         run.conn("S", "a", "b", "NONE")
         run.conn("R", "a", "b", "NONE")
+        assert broken(run) == expected
+
+
+def test_what_layers_say_to_each_other_ends_with_the_view() -> None:
+    for members, expected in ((("a#1", "b#1"), set()), (("a#1", "c#1"), {"S5"})):
+        run = acked()
+        run.sides["S", "a", "c"] = Side("NONE", SYSTEM_EPOCH + 1)
+        run.at(2_300).conn("S", "a", "c", "OPEN")
+        run.at(2_400)(VIEW, "a", view=2, view_creator="a#1", members=members)
+        run.conn("S", "a", "c", "NONE")
         assert broken(run) == expected
 
 
