@@ -353,7 +353,7 @@ class Facts:
         messages are acknowledged in any group."""
         known_ns = self.ack_delay_ns if is_gated else self.known_ns
         delivered_ns = self.delivery_bound_ns(missing, is_gated=is_gated)
-        return delivered_ns + known_ns + self.tau_ns + self.delta_ns
+        return delivered_ns + known_ns + max(self.tau_ns, self.stability_ns) + self.delta_ns
 
     @property
     def known_ns(self) -> int:
@@ -365,8 +365,9 @@ class Facts:
     @property
     def round_bound_ns(self) -> int:
         """Where members report: the longest from when all have delivered something until its sender
-        knows, and has room."""
-        return self.known_ns + self.tau_ns + self.delta_ns
+        knows, and has room. A round in which one has reported too early needs another report, and
+        so does one that is lost: the pause between two is up to τ, and never shorter than s."""
+        return self.known_ns + max(self.tau_ns, self.stability_ns) + self.delta_ns
 
     @property
     def is_retained(self) -> bool:
