@@ -147,7 +147,7 @@ def highest_again(pair: Pair) -> Instants:
 def _judge_tick(pair: Pair, earlier: Row | None, tick: Row, again: list[Row]) -> None:
     is_same = earlier is not None and acked_and_sent(earlier) == acked_and_sent(tick)
     due = int(is_same and tick.low < tick.hr)
-    is_there = any(row.seqno == row.seqno2 == tick.hr for row in again)
+    is_there = any(row.seqno == tick.hr for row in again)  # behind it may be what is new
     pair.found.premises += due
     if tick.again != due:
         text = f"{tick.member} sends {tick.again} messages again to {tick.peer}, due was {due}"

@@ -840,6 +840,14 @@ def test_members_clocks_cannot_be_compared() -> None:
     assert {found[id].status for id in set(IDS) - undecidable} == {"held"}
 
 
+def test_what_is_new_may_leave_with_what_a_tick_sends_again() -> None:
+    for first, last, expected in ((3, 4, set()), (2, 3, {"S3"})):
+        run = begun()
+        run.at(2_200)("tick", "a", peer="b", epoch=2, conn=1, low=1, hr=3, again=1)
+        run.tx("a", "b", "udata", seqno=first, seqno2=last, again=1)
+        assert broken(run) & {"S3"} == expected
+
+
 def test_a_tick_that_comes_after_giving_up_sends_nothing() -> None:
     run = begun()
     run.at(2_200).tick("a", "b")
