@@ -34,7 +34,8 @@ RESULTS_MAX = 4096
 """Results kept for one space."""
 DEPARTED_MAX = 10_000
 """So many positions after a member has gone what it had done is forgotten."""
-VIEWS_MAX = 256
+VIEWS_MAX = 4096
+"""Who was away for more of them is told that all it had done is lost."""
 LOG_MAX = 10_000
 
 FORGOTTEN = Failure("forgotten", "whether it was done is not known any more")
@@ -124,7 +125,7 @@ class Machine:
         result: Result
         try:
             body = self._without_token(op.body)
-            result = structure.apply(body, Caller(op.client, op.number, origin, at))
+            result = structure.apply(body, Caller(op.client, op.number, origin), at)
         except (ValueError, OverflowError, StaleToken) as error:  # all members have it
             result = Failure(type(error).__name__, str(error))
         _keep(client, op, result)
@@ -230,7 +231,7 @@ def _keep(client: Client, op: Op, result: Result) -> None:
     results = client.results
     results[op.number] = result
     client.low = max(client.low, op.low)
-    while (first := next(iter(results))) < client.low or len(results) > RESULTS_MAX:
+    while (first := next(iter(results), client.low)) < client.low or len(results) > RESULTS_MAX:
         del results[first]
         client.low = max(client.low, first + 1)
 

@@ -39,12 +39,11 @@ CHANGES_BYTES_MAX = 1 << 24
 
 
 class Caller(NamedTuple):
-    """Which operation, and at which place of the order."""
+    """Which operation: its space, its number there, and the member."""
 
     client: bytes
     number: int
     origin: Member
-    at: Token
 
 
 ViewKey: TypeAlias = tuple[int, int]
@@ -78,7 +77,7 @@ class Structure:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def apply(self, body: Sequence[bytes], caller: Caller) -> Result:
+    def apply(self, body: Sequence[bytes], caller: Caller, at: Token) -> Result:
         if list(body) == [b"read"]:
             return None
         raise ValueError(f"a {self.kind} does not know the operation {b' '.join(body)[:20]!r}")
@@ -106,20 +105,20 @@ class DictState(Structure):
         """How many there were."""
         self._size = 0  # of their values
 
-    def apply(self, body: Sequence[bytes], caller: Caller) -> Result:
+    def apply(self, body: Sequence[bytes], caller: Caller, at: Token) -> Result:
         match list(body):
             case [b"update", *fields] if len(fields) % 2 == 0:
                 keys = [key.decode() for key in fields[::2]]
                 values = [_optional(value) for value in fields[1::2]]
                 known = len(self.items.keys() & set(keys))
-                self._change(dict(zip(keys, values, strict=True)), caller.at)
+                self._change(dict(zip(keys, values, strict=True)), at)
                 return known
             case [b"swap", key, expected, value]:
                 if self.items.get(name := key.decode()) != _optional(expected):
                     return False
-                self._change({name: _optional(value)}, caller.at)
+                self._change({name: _optional(value)}, at)
                 return True
-        return super().apply(body, caller)
+        return super().apply(body, caller, at)
 
     def _change(self, pairs: dict[str, bytes | None], at: Token) -> None:
         for key, value in pairs.items():
@@ -140,41 +139,33 @@ class DictState(Structure):
         self.changes.clear()
 
 
-class Waiting(NamedTuple):
-    """Who asks for a lock: the operation that did so tells it from others of the same member."""
-
-    client: bytes
-    number: int
-    origin: Member
-
-
 class LockState(Structure):
     kind = "lock"
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.line: list[Waiting] = []
+        self.line: list[Caller] = []
 
     @property
-    def holder(self) -> Waiting | None:
+    def holder(self) -> Caller | None:
         return self.line[0] if self.line else None
 
-    def apply(self, body: Sequence[bytes], caller: Caller) -> Result:
+    def apply(self, body: Sequence[bytes], caller: Caller, at: Token) -> Result:
         match list(body):
             case [b"acquire"]:
-                self._stand((*self.line, Waiting(*caller[:3])), caller.at)
+                self._stand((*self.line, caller), at)
                 return None
             case [b"release", number]:
                 meant, holder = (caller.client, int(number)), self.holder
-                self._stand([each for each in self.line if each[:2] != meant], caller.at)
+                self._stand([each for each in self.line if each[:2] != meant], at)
                 return holder is not None and holder[:2] == meant
-        return super().apply(body, caller)
+        return super().apply(body, caller, at)
 
     def install(self, departure: Departure) -> None:
         at = Token.at(self.name, departure.view.id, departure.position)
         self._stand([each for each in self.line if each.origin not in departure.gone], at)
 
-    def _stand(self, line: Iterable[Waiting], at: Token) -> None:
+    def _stand(self, line: Iterable[Caller], at: Token) -> None:
         before, self.line = self.holder, list(line)
         if self.holder is not before:
             self.token = at if self.line else None
@@ -186,7 +177,7 @@ class LockState(Structure):
         token, line = told
         self.token = token and Token(*token)
         self.line = [
-            Waiting(bytes.fromhex(client), number, member_of(origin))
+            Caller(bytes.fromhex(client), number, member_of(origin))
             for client, number, origin in line
         ]
 
@@ -195,7 +186,7 @@ class CounterState(Structure):
     kind = "counter"
     value = 0
 
-    def apply(self, body: Sequence[bytes], caller: Caller) -> Result:
+    def apply(self, body: Sequence[bytes], caller: Caller, at: Token) -> Result:
         match list(body):
             case [b"add", text]:
                 added = int(text)
@@ -204,7 +195,7 @@ class CounterState(Structure):
                 self.value += added
                 self.touched = (), added
                 return self.value
-        return super().apply(body, caller)
+        return super().apply(body, caller, at)
 
     def told(self) -> Any:
         return self.value

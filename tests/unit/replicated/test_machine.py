@@ -124,6 +124,8 @@ def test_results_that_their_space_knows_are_not_kept() -> None:
     assert set(script.first.clients[b"client00"].results) == {46, 47, 48, 49}
     script.do(10**15, "counter", b"add", b"1")  # which takes no time
     assert set(script.first.clients[b"client00"].results) == {10**15}
+    script.do(10**15 + 1, "counter", b"add", b"1", low=10**15 + 2)  # which no space says
+    assert not script.first.clients[b"client00"].results
 
 
 def test_results_are_bounded_though_their_space_waits_for_ever(

@@ -216,10 +216,10 @@ def _not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def _swap_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
     apply = DictState.apply
 
-    def broken(self: DictState, body: list[bytes], caller: object) -> object:
+    def broken(self: DictState, body: list[bytes], *where: Any) -> object:
         if body[0] == b"swap":
             body = [b"update", body[1], body[3]]
-        return apply(self, body, caller)  # type: ignore[arg-type]
+        return apply(self, body, *where)
 
     monkeypatch.setattr(DictState, "apply", broken)
 
