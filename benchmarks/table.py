@@ -283,7 +283,7 @@ BENCHMARKS = {
     ),
     "dict": benchmark(
         "structures",
-        """A replicated dict: writes and reads a second, of all members together; writes one by one.
+        """A replicated dict: writes and reads a second of all members, beside a redis-server's.
 
         Example: ringcast bench dict --members 3 --size 100""",
         option("--members", "Processes in the group.", 3),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
+import sys
 from contextlib import suppress
 from signal import SIGKILL
 from typing import TYPE_CHECKING, Any
+from unittest.mock import NonCallableMock
 
 import pytest
 from click.testing import CliRunner
@@ -25,6 +29,7 @@ from benchmarks.aims import (
 from benchmarks.groups import slope_of
 from benchmarks.multicast import SHAPES, SIZES, matrix_cells, measure_cells
 from benchmarks.peers import compare
+from benchmarks.structures import Redis
 from benchmarks.workload import TRANSPORTS, Size, Workload
 from ringcast.cli import main
 from ringcast.errors import RingcastError, UsageError
@@ -448,9 +453,68 @@ def test_growth_is_the_slope_of_the_line_through_the_samples() -> None:
     assert slope_of([1, 1], [50, 60]) == 0
 
 
-def test_a_dict_is_measured() -> None:
-    (row,) = json.loads(run("dict", "--members", "2", "--size", "10", *SHORT, "--json")[0])
+def test_a_dict_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    said, told = run("dict", "--members", "2", "--size", "10", *SHORT, "--json")
+    (row,) = json.loads(said)
+    assert "no redis-server; have it by: apt-get install redis-server" in told
+    assert not any(name.startswith("redis") for name in row)
     assert row["size"] == 10
     assert row["reads_per_s"] > row["writes_per_s"] > 0
     assert row["fresh_reads_per_s"] > 0
     assert 0 < row["p50_us"] <= row["p99_us"]
+
+
+REDIS = """
+import asyncio, sys
+
+store = {}
+
+async def serve(reader, writer):
+    while line := await reader.readline():
+        words = []
+        for _ in range(int(line[1:])):
+            size = int((await reader.readline())[1:])
+            words.append((await reader.readexactly(size + 2))[:-2])
+        match words:
+            case b"SET", key, value:
+                store[key] = value
+                writer.write(b"+OK\\r\\n")
+            case b"GET", key if key in store:
+                writer.write(b"$%d\\r\\n%b\\r\\n" % (len(store[key]), store[key]))
+            case b"GET", _:
+                writer.write(b"$-1\\r\\n")
+
+async def main():
+    port = int(sys.argv[sys.argv.index("--port") + 1])
+    async with await asyncio.start_server(serve, "127.0.0.1", port) as server:
+        await server.serve_forever()
+
+asyncio.run(main())
+"""
+"""As much of a server as the benchmark asks."""
+
+
+def test_a_dict_is_measured_beside_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = tmp_path / "redis-server"
+    server.write_text(f"#!{sys.executable}\n{REDIS}")
+    server.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (row,) = json.loads(run("dict", "--members", "2", "--size", "10", *SHORT, "--json")[0])
+    for name in ("writes_per_s", "p50_us", "redis_writes_per_s", "redis_p50_us"):
+        assert row[name] > 0
+    assert row["redis_reads_per_s"] > 0
+
+
+def test_what_redis_refuses_ends_the_measurement() -> None:
+    async def main() -> None:
+        reader = asyncio.StreamReader()
+        client = Redis(reader, NonCallableMock(spec=asyncio.StreamWriter))
+        setting = asyncio.create_task(client.set("k", b"v"))
+        await asyncio.sleep(0)
+        reader.feed_data(b"-OOM no memory\r\n")
+        reader.feed_eof()
+        with pytest.raises(RingcastError, match="OOM"):
+            await setting
+
+    asyncio.run(main())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from blocking_groups import members, threads
@@ -208,6 +208,42 @@ def test_threads_send_and_wait_for_a_place() -> None:
             found = [next(iter(group)) for _ in range(40)]
             orders.append([(message.sender, message.payload) for message in found])
         assert orders[0] == orders[1]
+
+
+def test_all_ways_to_send_total_messages_take_a_channel() -> None:
+    total: Any = {"guarantee": "total"}
+    large = b"x" * 200_000
+
+    async def exchange(a: Group, b: Group) -> None:
+        await a.send(b"plain", **total)
+        await a.send(b"one", channel="c", **total)
+        await a.send_many([b"two", large, b""], channel="d", headers={"k": "v"}, **total)
+        assert a.try_send(b"three", channel="c", **total)
+        receipt = await a.send(b"four", channel="e", receipt=True, **total)
+        assert (await receipt.ordered()).position == 7
+        channels = ["", "c", "d", "d", "d", "c", "e"]
+        for group in (a, b):
+            got = [await anext(aiter(group)) for _ in channels]
+            assert [each.channel for each in got] == channels
+            assert [each.position for each in got] == list(range(1, 8))
+            assert [each.payload[:5] for each in got][2:5] == [b"two", b"xxxxx", b""]
+            assert got[3].payload == large
+            assert got[3].headers == {"k": "v"}
+        await receipt.delivered()
+
+    with_members(2)(exchange)
+
+
+def test_threads_send_total_messages_in_a_channel() -> None:
+    with members(2) as (a, b):
+        a.send(b"one", guarantee="total", channel="c")
+        a.send_many([b"two", b"three"], guarantee="total", channel="d")
+        receipt = a.send(b"four", guarantee="total", channel="e", receipt=True)
+        assert receipt.ordered(timeout=DEADLINE_S).position == 4
+        while not a.try_send(b"five", guarantee="total", channel="f"):
+            pass
+        for group in (a, b):
+            assert [next(iter(group)).channel for _ in range(5)] == ["c", "d", "d", "e", "f"]
 
 
 def test_places_sort_as_the_order_goes() -> None:

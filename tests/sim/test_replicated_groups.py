@@ -371,3 +371,88 @@ def test_a_part_that_is_too_small_writes_nothing_and_keeps_no_lock() -> None:
         assert not alone.diverged
         assert bytes(tokens[1]) > bytes(tokens[0])
         c.run(until(lambda: not alone.space._tasks))  # it says so again, until it can
+
+
+def test_a_dict_does_not_differ_where_all_write_the_same_keys() -> None:
+    with cluster(0, seed=1, delay_s=0.002) as c:
+        town = a_town(c)
+
+        async def write(group: ringcast.Group) -> None:
+            worker = next(each for each in town.alive if each.name == group.me.name)
+            for number in range(50):
+                await worker.items.set(f"k{number}", worker.name)
+                await asyncio.sleep(0.05)
+
+        writing = [process.start(write) for process in c.members]
+        c.run(asyncio.wait(writing))
+        c.run(town.until_same())
+        copies = [dict(worker.items.items()) for worker in town.alive]
+        assert copies[0] == copies[1] == copies[2]
+        assert len(copies[0]) == 50
+
+
+def test_an_application_has_its_own_messages_beside_its_structures() -> None:
+    """By what it sends them with, not by their names: only total ones in the space's channels are
+    the space's."""
+    with cluster(0, seed=19) as c:
+        town = a_town(c, 2)
+        sender, reader = c.members
+        writer, worker = town.workers[sender], town.workers[reader]
+        found: list[ringcast.Message] = []
+
+        async def read(_: object) -> None:
+            async for message in worker.space.messages():
+                found.append(message)  # noqa: PERF401
+
+        async def send(group: ringcast.Group) -> None:
+            for guarantee in ("fifo", "uniform", "total"):
+                how: Any = {"guarantee": guarantee, "headers": {"k": guarantee}}
+                await group.send(guarantee.encode(), channel="items", **how)
+                await writer.items.set(guarantee, 1)
+            assert group.try_send(b"try", guarantee="total")
+            await group.send_many([b"many", bytes(100_000)], guarantee="total", channel="c")
+            await writer.counter.add(1)
+            await group.send(b"one", to=reader.group.me)
+            await group.send(b"near", channel="replicated:items")
+
+        reader.start(read)
+        c.run(asyncio.wait([sender.start(send)]))
+        c.run(town.until_same())
+        c.run(until(lambda: len(found) == 8))
+        c.run(asyncio.sleep(1.0))
+        of = {message.payload[:7]: message for message in found}
+        assert len(of) == len(found) == 8
+        for guarantee in ("fifo", "uniform", "total"):
+            message = of[guarantee.encode()]
+            assert (message.guarantee, message.channel) == (guarantee, "items")
+            assert message.headers == {"k": guarantee}
+            assert message.sender == sender.group.me
+        total = [message for message in found if message.guarantee == "total"]
+        assert [message.payload[:4] for message in total] == [b"tota", b"try", b"many", bytes(4)]
+        assert [message.channel for message in total] == ["items", "", "c", "c"]
+        positions = [message.position for message in total]
+        assert positions == sorted(set(positions))
+        assert min(positions) > 0
+        assert of[b"one"].to_me
+        assert of[b"near"].channel == "replicated:items"
+        assert worker.counter.value == 1
+
+
+def test_names_and_keys_may_be_long() -> None:
+    ends: list[object] = []
+
+    async def main(name: str) -> None:
+        space = Space()
+        items, lock = space.dict("ä" * 127), space.lock("l" * 255)
+        async with space.join("test", name=name):
+            async with lock as token:
+                await items.set("k" * 5000 + name, name, token=token)
+            await asyncio.sleep(3.0)
+            ends.append(items.items())
+
+    with cluster(0, seed=21) as c:
+        for name in ("a", "b"):
+            c.launch(lambda name=name: main(name), name)  # type: ignore[misc]
+        c.run(asyncio.sleep(10.0))
+    assert len(ends) == 2
+    assert sorted(ends[0]) == sorted(ends[1]) == [("k" * 5000 + name, name) for name in "ab"]  # type: ignore[call-overload]

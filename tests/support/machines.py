@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringcast.model import View, ViewId
-from ringcast.replicated.encoding import Op, encode_number, take_records
+from ringcast.replicated.encoding import Op, take_records
 from ringcast.replicated.machine import Machine
 from ringcast.replicated.structures import (
     CounterState,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ringcast.model import Member
     from ringcast.replicated.encoding import Result
+    from ringcast.replicated.structures import States
 
 KINDS = (DictState, LockState, CounterState, LeaderState)
 
@@ -102,9 +103,14 @@ def told(source: Machine) -> bytes:
     return b"".join(source.records())
 
 
+def contents(source: States) -> Any:
+    """All of the state of a structure."""
+    return {**source.items} if isinstance(source, DictState) else source.told()
+
+
 def acquire(script: Script, number: int, by: int) -> None:
     script.do(number, "lock", b"acquire", by=by)
 
 
 def release(script: Script, number: int, of: int, by: int) -> Result:
-    return script.do(number, "lock", b"release", encode_number(of), by=by)
+    return script.do(number, "lock", b"release", b"%d" % of, by=by)

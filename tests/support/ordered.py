@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import GroupClosed
 from ringcast.events import Delivered, StateLost, ViewInstalled
-from ringcast.model import Address, Member, Run, Stream, View, ViewId
+from ringcast.model import Address, Headers, Member, Run, Stream, View, ViewId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -60,7 +60,7 @@ class OrderedGroup:
     def __init__(self, order: Order, me: Member, space: Space) -> None:
         self.me = me
         self.space = space
-        self.pending: deque[tuple[int, bytes]] = deque()
+        self.pending: deque[tuple[int, bytes, str]] = deque()
         self.part: Part | None = None
         self._order = order
         self._sent = 0
@@ -68,12 +68,12 @@ class OrderedGroup:
         self._changed = asyncio.Event()
         self._is_closed = False
 
-    async def send(self, payload: bytes, *, guarantee: str) -> None:
+    async def send(self, payload: bytes, *, guarantee: str, channel: str = "") -> None:
         assert guarantee == "total"
         if self._is_closed:
             raise GroupClosed("it has left")
         self._sent += 1
-        self.pending.append((self._sent, payload))
+        self.pending.append((self._sent, payload, channel))
         if self._order.is_prompt:
             self._order.order_all()
 
@@ -192,13 +192,13 @@ class Order:
         assert part is not None
         takers = part.groups if at is None else list(at)
         mark = part.marks.get(group.me, 0)
-        number, payload = next(each for each in group.pending if each[0] > mark)
+        sent = number, payload, channel = next(each for each in group.pending if each[0] > mark)
         part.position += 1
         part.marks[group.me] = number
         if group in takers:
-            group.pending.remove((number, payload))
+            group.pending.remove(sent)
         for taker in takers:
-            run = Run(Stream.TOTAL, number, [payload])
+            run = Run(Stream.TOTAL, number, [payload], [Headers({}, channel)] if channel else None)
             delivered = Delivered(group.me, run, part.view.id, position=part.position)
             taker.put(delivered)
 

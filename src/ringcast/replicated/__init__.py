@@ -11,9 +11,17 @@ order, views among them, so they cannot diverge. All that they use of a group is
 """
 
 from ringcast.replicated.encoding import BYTES, JSON, Codec, Token
-from ringcast.replicated.handles import Counter, Leader, Lock
+from ringcast.replicated.handles import (
+    ABSENT,
+    Changed,
+    Counter,
+    Dict,
+    Leader,
+    Lock,
+    Removed,
+    Reset,
+)
 from ringcast.replicated.machine import Diverged, Lost
-from ringcast.replicated.mapping import ABSENT, Changed, Dict, Removed, Reset
 from ringcast.replicated.operation import Unanswered
 from ringcast.replicated.space import Space
 

@@ -1,10 +1,8 @@
-"""Operations, results and states as bytes. Nothing here can run what it reads.
+"""Operations, tokens and fields as bytes. Nothing here can run what it reads.
 
-A payload of a space begins with its channel: the length of a structure's name in two bytes, and the
-name. The empty name is the application's own message. What follows for a structure is an operation:
-the space that it comes from, its number there, the lowest number that is not answered there,
-whether it was sent before, and its body. Bodies and records of a state are fields, each behind its
-length.
+A structure has a channel of its own among the total messages of its group, and each message in it
+is an operation: the space that it comes from, its number there, the lowest number that is not
+answered there, whether it was sent before, and its body. A body is fields, each behind its length.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ if TYPE_CHECKING:
 
     from ringcast.model import ViewId
 
+CHANNEL: Final = "replicated:"
+"""Before a structure's name; other channels are the application's own."""
 
-_SHORT = Struct(">H")
 _LENGTH = Struct(">I")
-_NUMBER = Struct(">Q")
 _TOKEN = Struct(">QQQ")
 _HEADER = Struct(">8sQQ?")
 
@@ -46,16 +44,12 @@ class Codec(NamedTuple):
     decode: Callable[[bytes], Any]
 
 
-def _dumps(value: Any) -> bytes:
-    return _compact(value).encode()
-
-
 _compact: Final = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
 ).encode
 
-JSON = Codec(_dumps, json.loads)
-BYTES = Codec(bytes, bytes)
+JSON = Codec(lambda value: _compact(value).encode(), json.loads)
+BYTES = Codec(lambda value: bytes(memoryview(value)), bytes)
 
 
 class Token(NamedTuple):
@@ -72,6 +66,13 @@ class Token(NamedTuple):
     @classmethod
     def at(cls, name: str, view: ViewId, position: int) -> Token:
         return cls(name, view.counter, view.creator.incarnation, position)
+
+    @classmethod
+    def of(cls, name: bytes, data: bytes) -> Token:
+        """ValueError: this is no token."""
+        if len(data) != _TOKEN.size:
+            raise ValueError("no token")
+        return cls(name.decode(), *_TOKEN.unpack(data))
 
     def __bytes__(self) -> bytes:
         return _TOKEN.pack(*self[1:])
@@ -91,21 +92,16 @@ class Op(NamedTuple):
     is_again: bool
     body: Sequence[bytes]
 
+    def __bytes__(self) -> bytes:
+        return _HEADER.pack(*self[:4]) + pack(*self.body)
 
-def frame(channel: str, payload: bytes) -> bytes:
-    name = channel.encode()
-    return _SHORT.pack(len(name)) + name + payload
-
-
-def unframe(data: bytes) -> tuple[str, bytes]:
-    """ValueError: no space has sent this."""
-    try:
-        end = 2 + _SHORT.unpack_from(data)[0]
-    except error:
-        raise ValueError("no channel") from None
-    if end > len(data):
-        raise ValueError("no channel")
-    return data[2:end].decode(), data[end:]
+    @classmethod
+    def of(cls, data: bytes) -> Op:
+        """ValueError: this is no operation."""
+        if len(data) < _HEADER.size:
+            raise ValueError("no operation")
+        client, number, low, is_again = _HEADER.unpack_from(data)
+        return cls(client, number, low, is_again, unpack(data, _HEADER.size))
 
 
 def pack(*fields: bytes) -> bytes:
@@ -127,18 +123,6 @@ def unpack(data: bytes, at: int = 0) -> list[bytes]:
     return fields
 
 
-def encode_op(op: Op) -> bytes:
-    return _HEADER.pack(*op[:4]) + pack(*op.body)
-
-
-def decode_op(data: bytes) -> Op:
-    """ValueError: this is no operation."""
-    if len(data) < _HEADER.size:
-        raise ValueError("no operation")
-    client, number, low, is_again = _HEADER.unpack_from(data)
-    return Op(client, number, low, is_again, unpack(data, _HEADER.size))
-
-
 def take_records(buffer: bytearray) -> list[list[bytes]]:
     """Those that are whole, off the front: each is fields, and a field itself."""
     records, at = [], 0
@@ -152,41 +136,7 @@ def take_records(buffer: bytearray) -> list[list[bytes]]:
     return records
 
 
-def encode_number(number: int) -> bytes:
-    return _NUMBER.pack(number)
-
-
-def decode_number(data: bytes) -> int:
-    """ValueError: this is no number."""
-    if len(data) != _NUMBER.size:
-        raise ValueError("no number")
-    return int.from_bytes(data)
-
-
-def encode_token(token: Token) -> tuple[bytes, bytes]:
-    return token.name.encode(), bytes(token)
-
-
-def decode_token(name: bytes, data: bytes) -> Token:
-    """ValueError: this is no token."""
-    if len(data) != _TOKEN.size:
-        raise ValueError("no token")
-    return Token(name.decode(), *_TOKEN.unpack(data))
-
-
-def encode_json(value: Any) -> bytes:
-    """Members become lists, and so do results; `member_of` and `result_of` are the way back."""
-    return _dumps(value)
-
-
 def member_of(fields: Any) -> Member:
-    (host, port), incarnation, name = fields
-    return Member(Address(host, port), incarnation, name)
-
-
-def result_of(value: Any) -> Result:
-    if isinstance(value, list):
-        kind, text = value
-        return Failure(kind, text)
-    assert value is None or isinstance(value, int)
-    return value
+    """As JSON has it."""
+    address, incarnation, name = fields
+    return Member(Address(*address), incarnation, name)

@@ -1,11 +1,17 @@
-"""Lock, Counter and Leader: what an application holds of them."""
+"""Dict, Lock, Counter and Leader: what an application holds of a structure.
+
+Reading is of the copy that is here. What changes something takes its place in the order of all
+members, and returns its result when it has had it here.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping  # noqa: TC003 (get_type_hints reads it)
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from ringcast.errors import (
     GroupClosed,
@@ -15,27 +21,219 @@ from ringcast.errors import (
     TooFewMembers,
     UsageError,
 )
-from ringcast.replicated.encoding import encode_number
-from ringcast.replicated.handle import Handle
-from ringcast.replicated.structures import CounterState, LeaderState, LockState
+from ringcast.replicated.structures import (
+    PRESENT,
+    CounterState,
+    DictState,
+    LeaderState,
+    LockState,
+    States,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from ringcast.model import Member
-    from ringcast.replicated.encoding import Token
+    from ringcast.replicated.encoding import Codec, Token
     from ringcast.replicated.space import Space
 
-
+VALUE_BYTES_MAX = 1 << 20
 RETRY_S = 0.5
 
+S = TypeVar("S", bound=States)
 
-@dataclass(slots=True)
-class Hold:
-    """A lock that this member has had granted, and not released."""
 
-    number: int
-    lost: asyncio.Event = field(default_factory=asyncio.Event)
+class Handle(Generic[S]):
+    """What all of them do. Made by a space."""
+
+    _kind: ClassVar[Any]
+
+    def __init__(self, space: Space, name: str) -> None:
+        self.name = name
+        self._space = space
+        self._state: S = self._kind(name)
+        self._news = asyncio.Event()
+
+    async def _order(self, *body: bytes, token: Token | None = None) -> Any:
+        if token is not None:
+            body = (b"with", token.name.encode(), bytes(token), *body)
+        return await self._space._new(self.name, body).run(self._space.timeout_s)
+
+    async def _next_news(self) -> bool:
+        """Wait for some; False: there is nothing more to come. SpaceClosed: because something went
+        wrong."""
+        if self._space._is_over():
+            return False
+        await self._news.wait()
+        return True
+
+    def _on_operation(self) -> None:
+        """One has been done."""
+        self._news.set()  # whoever waits is woken
+        self._news.clear()
+
+    def _on_view(self) -> None:
+        """A view has been installed, the state is another member's, or the space is closed."""
+        self._on_operation()
+
+    def _on_exile(self) -> None:
+        """The others have been without this member."""
+
+
+class Absent:
+    """The type of ABSENT."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = Absent()
+"""Stands for the value of a key that is not there; not None, which may be a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Begin with these items: the first thing that a watcher hears, and what it hears where other
+    changes cannot be told one by one."""
+
+    items: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A key has this value now. `at` is the place of the change in the order."""
+
+    key: str
+    value: Any
+    at: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A key is not there any more."""
+
+    key: str
+    at: Token
+
+
+class Dict(Handle[DictState]):
+    """A dict of texts and values that all members have. Made by `space.dict(name)`.
+
+    `d[key]`, `key in d`, `len(d)`, `items()` and iteration read the copy that is here: it has all
+    writes of this member that have returned, and never goes back while it stays with the others.
+    `items()` and iteration are of one moment, whatever happens meanwhile.
+
+    Writes may carry the `token` of a lock or leader of the same space. StaleToken: that is not the
+    present one, and nothing was changed. OutcomeUnknown: no answer within the space's `timeout_s`;
+    `await error.again()` asks for it, and does it if it was not done.
+    """
+
+    _kind = DictState
+
+    def __init__(self, space: Space, name: str, codec: Codec) -> None:
+        super().__init__(space, name)
+        self._codec = codec
+        self._watchers = 0
+
+    def __getitem__(self, key: str) -> Any:
+        return self._codec.decode(self._state.items[key])
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._state.items
+
+    def __len__(self) -> int:
+        return len(self._state.items)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._state.items))
+
+    def items(self, prefix: str = "") -> list[tuple[str, Any]]:
+        """Keys that begin so, with their values: a copy."""
+        decode, items = self._codec.decode, self._state.items.items()
+        return [(key, decode(value)) for key, value in items if key.startswith(prefix)]
+
+    async def get(self, key: str, default: Any = None, *, fresh: bool = False) -> Any:
+        """The value, or `default`. `fresh=True` reads behind all writes that had returned, at
+        whatever member of this part of the group, before this was called: it takes as long as a
+        write."""
+        if fresh:
+            await self._order(b"read")
+        value = self._state.items.get(key)
+        return default if value is None else self._codec.decode(value)
+
+    async def set(self, key: str, value: Any, *, token: Token | None = None) -> None:
+        """`d[key]` is `value`, at all members."""
+        await self.update({key: value}, token=token)
+
+    async def delete(self, key: str, *, token: Token | None = None) -> bool:
+        """The key is not there any more; True if it was."""
+        return await self.update({key: ABSENT}, token=token) == 1
+
+    async def update(self, items: Mapping[str, Any], *, token: Token | None = None) -> int:
+        """Several keys at once: nobody ever sees some of it. ABSENT as a value removes its key.
+        Returns how many of the keys were there before."""
+        pairs = [(self._key(key), self._value(key, value)) for key, value in items.items()]
+        known: int = await self._order(b"update", *chain.from_iterable(pairs), token=token)
+        return known
+
+    async def compare_and_set(
+        self, key: str, expected: Any, value: Any, *, token: Token | None = None
+    ) -> bool:
+        """Set the key to `value` if it has the `expected` one, either of which may be ABSENT;
+        False, and nothing has changed, if it has not. Values are equal if their bytes are."""
+        fields = self._key(key), self._value(key, expected), self._value(key, value)
+        return bool(await self._order(b"swap", *fields, token=token))
+
+    async def watch(self, prefix: str = "") -> AsyncIterator[Reset | Changed | Removed]:
+        """A Reset with all keys that begin so, then each change once, in the order of all members.
+
+        A Reset comes again where this member's history was replaced by that of others, and where so
+        many changes wait that they are not kept. It ends with the space.
+        """
+        known, at = None, 0
+        self._watchers += 1
+        try:
+            while True:
+                state = self._state
+                if known is not state or state.changed - at > len(state.changes):
+                    if not state.is_watched:
+                        state.watch(is_watched=True)
+                    known, at = state, state.changed
+                    yield Reset(dict(self.items(prefix)))
+                elif at < state.changed:
+                    key, value, place = state.changes[at - state.changed]
+                    at += 1
+                    if key.startswith(prefix):
+                        yield self._told(key, value, place)
+                elif not await self._next_news():
+                    return
+        finally:
+            self._watchers -= 1
+            if not self._watchers:
+                self._state.watch(is_watched=False)
+
+    def _told(self, key: str, value: bytes | None, at: Token) -> Changed | Removed:
+        return Removed(key, at) if value is None else Changed(key, self._codec.decode(value), at)
+
+    def _key(self, key: str) -> bytes:
+        """UsageError: this cannot be a key."""
+        try:
+            return key.encode()
+        except (AttributeError, UnicodeError):
+            raise UsageError(f"{self.name}: a key is a text, not {key!r:.100}") from None
+
+    def _value(self, key: str, value: Any) -> bytes:
+        """UsageError: this cannot be a value."""
+        if value is ABSENT:
+            return b""
+        try:
+            encoded = PRESENT + self._codec.encode(value)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{self.name}[{key!r}] cannot be {value!r:.100}: {error}") from error
+        if len(encoded) > VALUE_BYTES_MAX + 1:
+            size = f"{len(encoded) - 1} bytes, and {VALUE_BYTES_MAX} are the most"
+            raise UsageError(f"{self.name}[{key!r}] would have {size}: keep the rest elsewhere")
+        return encoded
 
 
 class Lock(Handle[LockState]):
@@ -57,9 +255,10 @@ class Lock(Handle[LockState]):
         super().__init__(space, name)
         self.lost = asyncio.Event()
         """Set when this member has lost the lock that it was granted last. A new one each time."""
-        self._grants: dict[int, asyncio.Future[Token | None]] = {}
-        """What tasks wait for, by the operation that asks for it."""
-        self._holds: dict[Token, Hold] = {}
+        self._asking: dict[int, asyncio.Event] = {}
+        """By the operation that asks for it: there may be an answer."""
+        self._holds: dict[Token, tuple[int, asyncio.Event]] = {}
+        """What this member has had granted, and not released: by which operation, and `lost`."""
         self._entered: dict[asyncio.Task[Any] | None, Token] = {}
 
     @property
@@ -69,35 +268,39 @@ class Lock(Handle[LockState]):
 
     async def acquire(self) -> Token:
         """Wait until this lock is granted here; who is cancelled does not wait any more."""
-        token: Token | None = None
-        while token is None:  # excluded meanwhile: it asks anew
-            operation = self._space._new(self.name, (b"acquire",))
-            number = operation.number
-            granted = self._grants[number] = asyncio.get_running_loop().create_future()
+        space = self._space
+        while True:
+            operation = space._new(self.name, (b"acquire",))
+            me = space.client, operation.number
+            news = self._asking[operation.number] = asyncio.Event()
             try:
                 await operation.run(None)
-                token = await granted
+                while any(each[:2] == me for each in self._state.line):
+                    holder, token = self._state.holder, self._state.token
+                    if not space._is_due and holder and token and holder[:2] == me:
+                        self.lost = asyncio.Event()
+                        self._holds[token] = operation.number, self.lost
+                        return token
+                    news.clear()
+                    await news.wait()
+                    space._check_open()
             except BaseException:
-                for held in [held for held, hold in self._holds.items() if hold.number == number]:
-                    del self._holds[held]  # granted at the last moment
-                self._space._post(self._withdraw(number))
+                space._post(self._withdraw(operation.number))
                 raise
             finally:
-                del self._grants[number]
-        self.lost = self._holds[token].lost
-        return token
+                del self._asking[operation.number]
 
     async def release(self, token: Token) -> None:
         """The next who asked has it. LockLost: it was freed before."""
-        hold = self._holds.pop(token, None)
-        if hold is None:
+        if token not in self._holds:
             raise UsageError(f"{token} of {self.name} is not held here: release what acquire gave")
+        number, lost = self._holds.pop(token)
         try:
-            is_held = await self._order(b"release", encode_number(hold.number))
+            is_held = await self._order(b"release", b"%d" % number)
         except BaseException:
-            self._space._post(self._withdraw(hold.number))  # whatever becomes of this one
+            self._space._post(self._withdraw(number))  # whatever becomes of this one
             raise
-        if not is_held or hold.lost.is_set():
+        if not is_held or lost.is_set():
             raise LockLost(f"the others were without {self._space.me}, which held {self.name!r}")
 
     async def __aenter__(self) -> Token:
@@ -114,48 +317,25 @@ class Lock(Handle[LockState]):
             await self.release(token)
 
     async def _withdraw(self, number: int) -> None:
-        with suppress(GroupClosed):  # who is gone holds nothing
-            operation = self._space._new(self.name, (b"release", encode_number(number)))
+        with suppress(GroupClosed, OutcomeUnknown):  # it is on its way, or nobody has it any more
             while True:
-                try:
-                    await operation.run(None)
+                try:  # each time as another operation: this one was not sent
+                    await self._space._new(self.name, (b"release", b"%d" % number)).run(None)
                     return
                 except TooFewMembers:  # there may be more later
                     await asyncio.sleep(RETRY_S)
-                except OutcomeUnknown:
-                    return  # it is on its way, or nobody has the lock any more
 
-    def _on_notices(self) -> None:
-        for waiting, token in self._state.notices:
-            if waiting.client == self._space.client:
-                self._grant(waiting.number, token)
-        self._state.notices.clear()
+    def _on_operation(self) -> None:
+        if self._state.holder is not None and self._state.holder.number in self._asking:
+            self._asking[self._state.holder.number].set()
 
-    def _on_state(self, state: LockState) -> None:
-        super()._on_state(state)
-        holder, client = state.holder, self._space.client
-        if holder is not None and holder.client == client and state.token is not None:
-            self._grant(holder.number, state.token)
-        waiting = {each.number for each in state.queue if each.client == client}
-        for number in self._grants:
-            if number not in waiting and number not in self._space._open:
-                self._grant(number, None)
-
-    def _grant(self, number: int, token: Token | None) -> None:
-        granted = self._grants.get(number)
-        if granted is not None and not granted.done():
-            granted.set_result(token)
-            if token is not None:
-                self._holds[token] = Hold(number)
+    def _on_view(self) -> None:
+        for news in self._asking.values():
+            news.set()
 
     def _on_exile(self) -> None:
-        for hold in self._holds.values():
-            hold.lost.set()
-
-    def _on_close(self) -> None:
-        self._on_exile()
-        for number in self._grants:
-            self._grant(number, None)  # who asks anew is told
+        for _, lost in self._holds.values():
+            lost.set()
 
 
 class Counter(Handle[CounterState]):
@@ -179,11 +359,11 @@ class Counter(Handle[CounterState]):
         63 bits."""
         if type(number) is not int:
             raise UsageError(f"{self.name} counts in whole numbers, not {number!r}")
-        value: int = await self._order(b"add", str(number).encode(), token=token)
+        value: int = await self._order(b"add", b"%d" % number, token=token)
         return value
 
 
-OnLeader: TypeAlias = "Callable[[Member, Token], None]"
+OnLeader: TypeAlias = "Callable[[Member, Token], object]"
 
 
 class Leader(Handle[LeaderState]):
@@ -199,7 +379,7 @@ class Leader(Handle[LeaderState]):
     def __init__(self, space: Space, name: str, on_leader: OnLeader | None) -> None:
         super().__init__(space, name)
         self._on_leader = on_leader
-        self._woken = asyncio.Event()
+        self._told: Token | None = None
 
     @property
     def member(self) -> Member | None:
@@ -219,35 +399,15 @@ class Leader(Handle[LeaderState]):
         the latest."""
         told = None
         while True:
-            woken, (member, epoch) = self._woken, (self.member, self.epoch)
+            member, epoch = self.member, self.epoch
             if member is not None and epoch is not None and epoch != told:
                 told = epoch
                 yield member, epoch
-            elif self._space._is_over():
+            elif not await self._next_news():
                 return
-            else:
-                await woken.wait()
 
-    def _on_notices(self) -> None:
-        notices = list(self._state.notices)
-        self._state.notices.clear()
-        for member, epoch in notices:
-            self._tell(member, epoch)
-
-    def _on_state(self, state: LeaderState) -> None:
-        is_another = state.token != self._state.token
-        super()._on_state(state)
-        if is_another and state.member is not None and state.token is not None:
-            self._tell(state.member, state.token)
-
-    def _tell(self, member: Member, epoch: Token) -> None:
-        self._wake()
-        if self._on_leader is not None:
-            self._on_leader(member, epoch)
-
-    def _wake(self) -> None:
-        self._woken.set()
-        self._woken = asyncio.Event()
-
-    def _on_close(self) -> None:
-        self._wake()
+    def _on_view(self) -> None:
+        before, self._told = self._told, self.epoch
+        if self._on_leader is not None and self._told not in (None, before):
+            self._space._call(self._on_leader, self.member, self._told)
+        super()._on_view()

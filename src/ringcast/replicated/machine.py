@@ -17,19 +17,11 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ringcast.errors import StaleToken, UsageError
-from ringcast.replicated.encoding import (
-    Failure,
-    Token,
-    decode_token,
-    encode_json,
-    member_of,
-    pack,
-    result_of,
-)
-from ringcast.replicated.structures import NOTHING, Caller, States, key_of
+from ringcast.replicated.encoding import JSON, Failure, Token, member_of, pack
+from ringcast.replicated.structures import Caller, DictState, States, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,9 +34,9 @@ RESULTS_MAX = 4096
 """Results kept for one space."""
 DEPARTED_MAX = 10_000
 """So many positions after a member has gone what it had done is forgotten."""
-VIEWS_MAX = 256
+VIEWS_MAX = 4096
+"""Who was away for more of them is told that all it had done is lost."""
 LOG_MAX = 10_000
-CHUNK_BYTES = 1 << 16
 
 FORGOTTEN = Failure("forgotten", "whether it was done is not known any more")
 
@@ -129,17 +121,16 @@ class Machine:
             return client.results[op.number]
         if op.number < client.low:
             return FORGOTTEN
-        structure.touched = NOTHING
+        structure.touched, at = None, Token.at(name, view, position)
         result: Result
         try:
             body = self._without_token(op.body)
-            result = structure.apply(body, Caller(op.client, op.number, origin, view, position))
-        except Exception as error:  # all members have it
+            result = structure.apply(body, Caller(op.client, op.number, origin), at)
+        except (ValueError, OverflowError, StaleToken) as error:  # all members have it
             result = Failure(type(error).__name__, str(error))
         _keep(client, op, result)
-        if structure.touched is not NOTHING:
-            token = Token.at(name, view, position)
-            self.log.append(Lost(name, origin, token, *structure.touched))
+        if structure.touched is not None:
+            self.log.append(Lost(name, origin, at, *structure.touched))
         return result
 
     def install(self, departure: Departure) -> None:
@@ -159,7 +150,7 @@ class Machine:
     def _without_token(self, body: Sequence[bytes]) -> Sequence[bytes]:
         match list(body):
             case [b"with", name, data, *rest]:
-                token = decode_token(name, data)
+                token = Token.of(name, data)
                 guard = self.structures.get(token.name)
                 if guard is None or guard.token != token:
                     raise StaleToken(f"{token} of {token.name} is not the present token")
@@ -168,50 +159,58 @@ class Machine:
 
     # Its state, for joiners
 
+    @property
+    def kinds(self) -> list[str]:
+        return sorted(f"{each.kind} {name!r}" for name, each in self.structures.items())
+
     def records(self) -> Iterator[bytes]:
         """The state as it is now; what happens later does not change it."""
-        kinds = {name: each.kind for name, each in self.structures.items()}
-        about = [encode_json(kinds), encode_json(self.position), encode_json(list(self.views))]
-        clients = [
-            [key, encode_json([each.origin, each.low, each.gone_at, list(each.results.items())])]
-            for key, each in self.clients.items()
-        ]
-        parts = [(name.encode(), each.records()) for name, each in self.structures.items()]
+        told = {
+            "kinds": self.kinds,
+            "position": self.position,
+            "views": list(self.views),
+            "clients": {
+                key.hex(): (each.origin, each.low, list(each.results.items()), each.gone_at)
+                for key, each in self.clients.items()
+            },
+            "structures": {name: each.told() for name, each in self.structures.items()},
+        }
+        dicts = [each for each in self.structures.values() if isinstance(each, DictState)]
+        about, copies = JSON.encode(told), [(each.name.encode(), {**each.items}) for each in dicts]
 
         def each_record() -> Iterator[bytes]:
-            yield pack(b"space", *about)
-            for client in clients:
-                yield pack(b"client", *client)
-            for name, records in parts:
-                for record in records:
-                    yield pack(b"in", name, *record)
+            yield pack(about)
+            for name, items in copies:
+                for key, value in items.items():
+                    yield pack(name, key.encode(), value)
 
-        return _in_chunks(pack(record) for record in each_record())
+        return map(pack, each_record())
 
     def load(self, record: list[bytes]) -> None:
         """The next one of a state, into a machine that has nothing. UsageError: it is that of a
         space with other structures."""
         match record:
-            case [b"space", kinds, position, views]:
-                self._compare(json.loads(kinds))
-                self.position = json.loads(position)
-                self.views.extend((tuple(key), base) for key, base in json.loads(views))
-            case [b"client", key, text]:
-                origin, low, gone_at, results = json.loads(text)
-                known = {number: result_of(result) for number, result in results}
-                self.clients[key] = Client(member_of(origin), low, known, gone_at)
-            case [b"in", name, *fields]:
-                self.structures[name.decode()].load(fields)
+            case [about]:
+                told = json.loads(about)
+                if told["kinds"] != self.kinds:
+                    raise UsageError(
+                        f"the members of a group name the same structures: others have "
+                        f"{', '.join(told['kinds'])}, this one has {', '.join(self.kinds)}"
+                    )
+                self.position = told["position"]
+                self.views.extend((tuple(key), base) for key, base in told["views"])
+                for key, (origin, low, results, gone_at) in told["clients"].items():
+                    known = {number: _result_of(result) for number, result in results}
+                    client = Client(member_of(origin), low, known, gone_at)
+                    self.clients[bytes.fromhex(key)] = client
+                for name, state in told["structures"].items():
+                    self.structures[name].load(state)
+            case [name, key, value]:
+                structure = self.structures[name.decode()]
+                assert isinstance(structure, DictState)
+                structure.items[key.decode()] = value
             case _:
                 raise ValueError(f"no record of a state: {record!r:.100}")
-
-    def _compare(self, kinds: dict[str, str]) -> None:
-        own = {name: each.kind for name, each in self.structures.items()}
-        if kinds != own:
-            raise UsageError(
-                f"the members of a group name the same structures: others have {_told(kinds)}, "
-                f"this one has {_told(own)}"
-            )
 
     def last_common(self, other: Machine) -> ViewKey:
         """The last view that both histories have; before the first, if none."""
@@ -231,28 +230,11 @@ class Machine:
 def _keep(client: Client, op: Op, result: Result) -> None:
     results = client.results
     results[op.number] = result
-    if op.low > client.low:
-        known = range(client.low, op.low)
-        for number in known if len(known) < len(results) else list(results):
-            if number < op.low:
-                results.pop(number, None)
-        client.low = op.low
-    if len(results) > RESULTS_MAX:
-        client.low = min(results) + 1
-        del results[client.low - 1]
+    client.low = max(client.low, op.low)
+    while (first := next(iter(results), client.low)) < client.low or len(results) > RESULTS_MAX:
+        del results[first]
+        client.low = max(client.low, first + 1)
 
 
-def _in_chunks(records: Iterator[bytes]) -> Iterator[bytes]:
-    chunk: list[bytes] = []
-    size = 0
-    for record in records:
-        chunk.append(record)
-        size += len(record)
-        if size >= CHUNK_BYTES:
-            yield b"".join(chunk)
-            chunk, size = [], 0
-    yield b"".join(chunk)
-
-
-def _told(kinds: dict[str, str]) -> str:
-    return ", ".join(f"{kind} {name!r}" for name, kind in sorted(kinds.items())) or "none"
+def _result_of(told: Any) -> Result:
+    return Failure(*told) if isinstance(told, list) else told

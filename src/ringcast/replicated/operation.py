@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import OperationFailed, OutcomeUnknown, StaleToken, TimedOut
-from ringcast.replicated.encoding import Failure, Op, encode_op
+from ringcast.replicated.encoding import Failure
 from ringcast.replicated.machine import FORGOTTEN
 
 if TYPE_CHECKING:
@@ -34,51 +34,38 @@ class Operation:
     def __init__(self, space: Space, name: str, body: tuple[bytes, ...], number: int) -> None:
         self.space = space
         self.name = name
+        self.body = body
         self.number = number
-        self._body = body
-        self._waiters: set[asyncio.Future[None]] = set()
-        self._answer: list[Result] = []
+        self._answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
     async def run(self, timeout_s: float | None, *, is_again: bool = False) -> Any:
         """Send it, and wait for what becomes of it."""
-        is_sent, waiter = is_again, asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        is_sent, answer = is_again, self._answer
         try:
             async with asyncio.timeout(timeout_s):
-                if not self._answer:
-                    space = self.space
-                    op = Op(space.client, self.number, space._low(self), is_again, self._body)
-                    await space._send(self.name, encode_op(op))
+                if not answer.done():
+                    await self.space._send(self, is_again=is_again)
                     is_sent = True
-                if not self._answer:
-                    await waiter
+                await asyncio.wait([answer])
         except TimeoutError:
             if is_sent:
                 raise Unanswered(self, f"no answer within {timeout_s:g} s") from None
             raise TimedOut(f"no room to send within {timeout_s:g} s, so nothing was sent") from None
         finally:
-            self._waiters.remove(waiter)
             if not is_sent:
                 self.space._open.pop(self.number, None)
-        return self._result()
-
-    def answer(self, result: Result) -> None:
-        self._answer = [result]
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def fail(self, reason: str) -> None:
-        """Nobody will answer it, unless it is sent once more."""
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(Unanswered(self, reason))
-
-    def _result(self) -> Any:
-        (result,) = self._answer
-        if result == FORGOTTEN:
-            raise Unanswered(self, FORGOTTEN.text)
+        result = answer.result()
         if isinstance(result, Failure):
+            if result.kind == FORGOTTEN.kind:
+                raise Unanswered(self, result.text)
             kind = StaleToken if result.kind == "StaleToken" else OperationFailed
             raise kind(f"{self.name}: {result.text}")
         return result
+
+    def answer(self, result: Result) -> None:
+        self._answer.set_result(result)
+
+    def fail(self, reason: str) -> None:
+        """Nobody will answer it, unless it is sent once more."""
+        self.answer(Failure(FORGOTTEN.kind, reason))
+        self._answer = self._answer.get_loop().create_future()

@@ -1,8 +1,9 @@
 """Space: the structures of one group, fed by the one order of its messages and views.
 
 One task reads the group, and does nothing else:
-    On a total message: an operation goes to the machine, and its result to who waits for it here.
-    Then views that stand behind it in the order, and were heard of before.
+    On a total message in the channel of a structure: the operation goes to the machine, and its
+    result to who waits for it here. Then views that stand behind it in the order, and were heard of
+    before. Any other message is the application's own.
     On a view: if this member came to it from elsewhere, its locks are lost, and what the structures
     are comes with the state that follows. If the state has it already, nothing. Else it takes its
     place in the order, which may be behind messages that a joiner has yet to hear.
@@ -17,18 +18,16 @@ import asyncio
 import logging
 import os
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import ringcast
 from ringcast.errors import SpaceClosed, UnknownStructure, UsageError
 from ringcast.events import Delivered, StateLost, ViewInstalled
-from ringcast.model import Stream
-from ringcast.replicated.encoding import JSON, decode_op, frame, take_records, unframe
-from ringcast.replicated.handle import Handle
-from ringcast.replicated.handles import Counter, Leader, Lock
+from ringcast.model import NO_HEADERS
+from ringcast.replicated.encoding import CHANNEL, JSON, Op, take_records
+from ringcast.replicated.handles import Counter, Dict, Handle, Leader, Lock
 from ringcast.replicated.machine import Machine
-from ringcast.replicated.mapping import Dict
-from ringcast.replicated.messages import Messages
 from ringcast.replicated.operation import Operation
 from ringcast.replicated.structures import Departure, key_of
 
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 NAME_BYTES_MAX = 255
+MESSAGES_MAX = 1024
+"""Of the application's own, that wait for their reader; then everything waits."""
 
 WITHOUT_STATE = (
     "the group was joined without the space's state: join with give_state=space.give_state and "
@@ -50,6 +51,7 @@ WITHOUT_STATE = (
 )
 
 H = TypeVar("H", bound=Handle[Any])
+Messages: TypeAlias = "asyncio.Queue[ringcast.Message | None]"
 
 log = logging.getLogger("ringcast")
 
@@ -90,11 +92,12 @@ class Space:
         """It came before there was anything to read."""
         self._is_due = False
         """A state is to come."""
+        self._is_leaving = False
         self._ahead: list[ViewInstalled] = []
         """Views whose place in the order is not reached."""
         self._closed = "this space has joined no group: `async with space.join(…)`"
         self._failure: Exception | None = None
-        self._messages: Messages | None = None
+        self._messages: tuple[Messages, asyncio.Semaphore] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._begun = asyncio.Event()
 
@@ -102,23 +105,23 @@ class Space:
 
     def lock(self, name: str) -> Lock:
         """The lock of this name."""
-        return self._named(name, Lock, lambda: Lock(self, name))
+        return self._named(name, Lock)
 
     def counter(self, name: str) -> Counter:
         """The counter of this name."""
-        return self._named(name, Counter, lambda: Counter(self, name))
+        return self._named(name, Counter)
 
     def leader(self, name: str, *, on_leader: OnLeader | None = None) -> Leader:
         """The leader of this name. `on_leader(member, epoch)` is called whenever another leads, or
         the same one anew: at the same place of the order at all members."""
-        return self._named(name, Leader, lambda: Leader(self, name, on_leader))
+        return self._named(name, Leader, on_leader)
 
     def dict(self, name: str, codec: Codec = JSON) -> Dict:
         """The dict of this name. Its values are what JSON has, or bytes with `BYTES`, or what
         another codec makes of them: all members use the same."""
-        return self._named(name, Dict, lambda: Dict(self, name, codec))
+        return self._named(name, Dict, codec)
 
-    def _named(self, name: str, kind: type[H], make: Callable[[], H]) -> H:
+    def _named(self, name: str, kind: type[H], *more: Any) -> H:
         known = self._handles.get(name)
         if isinstance(known, kind):
             return known
@@ -128,7 +131,7 @@ class Space:
             raise UsageError(f"{name!r} is new: name all structures before the space joins")
         if not isinstance(name, str) or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
             raise UsageError(f"a structure is named by a text, not {name!r:.100}")
-        handle = self._handles[name] = make()
+        handle = self._handles[name] = kind(self, name, *more)
         self._machine = Machine({each.name: each._state for each in self._handles.values()})
         return handle
 
@@ -163,6 +166,7 @@ class Space:
                     f"{option}= is not for spaces: they have a state of their own, read all that "
                     f"is sent, and where parts merge the history of one part counts"
                 )
+        self._has_state = False  # of a join that came to nothing
         options |= {"give_state": self.give_state, "take_state": self.take_state}
         async with ringcast.join(group, **options) as joined, self.serve(joined):
             yield self
@@ -185,8 +189,9 @@ class Space:
             self._check_open()
             yield self
         finally:
+            self._is_leaving = True
             if self._messages is not None:
-                self._messages.end()
+                self._messages[1].release()  # nothing waits for who reads them
             try:
                 await group.leave()
                 await reader
@@ -195,7 +200,7 @@ class Space:
                 self._close("this space has left its group")
                 self._begun.clear()
                 self._group, self._has_state = None, False
-                self._ahead, self._is_due = [], False
+                self._ahead, self._is_due, self._is_leaving = [], False, False
         if self._failure is not None:
             raise self._failure
 
@@ -233,29 +238,27 @@ class Space:
                 len(loss.operations),
             )
             if self._on_diverged is not None:
-                self._on_diverged(loss)
-
-    # Messages of the application
-
-    async def send(self, payload: bytes) -> None:
-        """A message to all, in the order of all that this space does."""
-        await self._send("", payload)
+                self._call(self._on_diverged, loss)
 
     def messages(self) -> AsyncIterator[ringcast.Message]:
-        """What `send` sends, in its order, and what comes to the group otherwise, from this call
-        on. Who begins to read has to go on: a member that does not stops all others in the end."""
+        """What the application itself sends to the group, from this call on; total messages in the
+        order of all that this space does. Who begins to read has to go on: a member that does not
+        stops all others in the end."""
         if self._messages is not None:
             raise UsageError("somebody reads the messages of this space already")
-        self._messages = Messages()
-        return self._each_of(self._messages)
+        self._messages = asyncio.Queue(), asyncio.Semaphore(MESSAGES_MAX)
+        return self._each_of(*self._messages)
 
-    async def _each_of(self, messages: Messages) -> AsyncIterator[ringcast.Message]:
+    async def _each_of(
+        self, queue: Messages, room: asyncio.Semaphore
+    ) -> AsyncIterator[ringcast.Message]:
         try:
-            async for message in messages:
+            while (message := await queue.get()) is not None:
+                room.release()
                 yield message
             self._is_over()
         finally:
-            messages.end()
+            room.release()
             self._messages = None
 
     # Operations
@@ -265,6 +268,12 @@ class Space:
         self._number += 1
         operation = self._open[self._number] = Operation(self, name, body, self._number)
         return operation
+
+    async def _send(self, operation: Operation, *, is_again: bool) -> None:
+        self._check_open()
+        number, name = operation.number, operation.name
+        op = Op(self.client, number, self._low(operation), is_again, operation.body)
+        await self.group.send(bytes(op), guarantee="total", channel=CHANNEL + name)
 
     def _low(self, operation: Operation) -> int:
         if operation.number not in self._open:  # it is asked for again
@@ -276,9 +285,12 @@ class Space:
         if operation is not None:
             operation.answer(result)
 
-    async def _send(self, channel: str, payload: bytes) -> None:
-        self._check_open()
-        await self.group.send(frame(channel, payload), guarantee="total")
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Of the application: what it raises changes nothing here."""
+        try:
+            function(*arguments)
+        except Exception:
+            log.exception("%r raises", function)
 
     def _post(self, work: Coroutine[Any, Any, None]) -> None:
         """Done in the background."""
@@ -308,13 +320,8 @@ class Space:
         try:
             async for event in group.events():
                 match event:
-                    case Delivered() if event.run.stream is Stream.TOTAL:
-                        for at, payload in enumerate(event.run.payloads):
-                            await self._on_total(event, at, payload)
-                        self._install_until(self._machine.position)
                     case Delivered():
-                        for at, payload in enumerate(event.run.payloads):
-                            await self._pass_on(event, at, payload)
+                        await self._on_messages(event)
                     case ViewInstalled():
                         self._on_view(event)
                     case StateLost():
@@ -326,36 +333,41 @@ class Space:
             self._close(str(error) or repr(error))
             await group.leave()
 
-    async def _on_total(self, event: Delivered, at: int, data: bytes) -> None:
-        machine, sender, position = self._machine, event.sender, event.position + at
-        assert not self._is_due, "messages come behind the state"
-        assert position == machine.position + 1, f"{position} comes behind {machine.position}"
-        try:
-            name, payload = unframe(data)
-            op = decode_op(payload) if name else None
-        except ValueError:
-            reason = f"{sender} sends what no space sends in total order: see Space.send"
-            raise SpaceClosed(reason) from None
-        if op is None:
-            machine.position = position
-            await self._pass_on(event, at, payload)
-            return
+    async def _on_messages(self, event: Delivered) -> None:
+        run = event.run
+        headers = repeat(NO_HEADERS) if run.headers is None else run.headers
+        for at, (payload, said) in enumerate(zip(run.payloads, headers, strict=False)):
+            position = event.position and event.position + at
+            if position:
+                before = self._machine.position
+                assert position == before + 1, f"{position} comes behind {before}"
+                assert not self._is_due, "messages come behind the state"
+                self._machine.position = position
+            if position and said.channel.startswith(CHANNEL):
+                self._on_operation(event, said.channel, payload, position)
+            elif self._messages is not None:
+                what = event.sender, payload, run.first + at, event.view_id, event.epoch > 0
+                place = position, event.carried, event.seen
+                guarantee: Any = run.stream.name.lower()
+                message = ringcast.Message(*what, guarantee, said, *place)
+                queue, room = self._messages
+                if not self._is_leaving:
+                    await room.acquire()
+                queue.put_nowait(message)
+        self._install_until(self._machine.position)
+
+    def _on_operation(self, event: Delivered, channel: str, payload: bytes, position: int) -> None:
+        machine, sender, name = self._machine, event.sender, channel.removeprefix(CHANNEL)
         if name not in machine.structures:
             raise UnknownStructure(name, sender)
+        try:
+            op = Op.of(payload)
+        except ValueError:
+            raise SpaceClosed(f"{sender} sends what no space sends in {channel!r}") from None
         result = machine.apply(name, op, sender, event.view_id, position)
         if op.client == self.client:
             self._answer(op.number, result)
-        self._handles[name]._on_notices()
-
-    async def _pass_on(self, event: Delivered, at: int, payload: bytes) -> None:
-        if self._messages is not None:
-            about: Any = {
-                **{"sender": event.sender, "payload": payload, "seqno": event.run.first + at},
-                **{"view": event.view_id, "to_me": event.epoch > 0},
-                **{"guarantee": event.run.stream.name.lower(), "carried": event.carried},
-                **{"position": event.position and event.position + at, "seen": event.seen},
-            }
-            await self._messages.add(ringcast.Message(**about))
+        self._handles[name]._on_operation()
 
     def _on_view(self, event: ViewInstalled) -> None:
         if event.view.counter <= self._machine.view_key[0]:  # the state has it
@@ -385,7 +397,7 @@ class Space:
             self._machine.install(Departure(event.view, event.position, *members, others))
             self._tell(event)
             for handle in self._handles.values():
-                handle._on_notices()
+                handle._on_view()
 
     def _tell(self, event: ViewInstalled) -> None:
         self._view = event.view
@@ -394,7 +406,8 @@ class Space:
     def _adopt(self, machine: Machine) -> None:
         self._machine = machine
         for name, handle in self._handles.items():
-            handle._on_state(machine.structures[name])
+            handle._state = machine.structures[name]
+            handle._on_view()
 
     def _close(self, reason: str) -> None:
         """Whoever waits is told."""
@@ -405,6 +418,7 @@ class Space:
         for operation in self._open.values():
             operation.fail(reason)
         for handle in self._handles.values():
-            handle._on_close()
+            handle._on_exile()
+            handle._on_view()
         if self._messages is not None:
-            self._messages.close()
+            self._messages[0].put_nowait(None)

@@ -5,34 +5,26 @@ same state at every member. An `apply` that raises leaves its structure as it wa
 the operation's result.
     dict      update: its keys get their values, or go. swap: the same for one key, if it has the
               expected value.
-    lock      acquire: granted if nobody has it, else queued. release: by its holder, the first in
-              the queue has it now; by who is queued, out of the queue. On view: whoever departed is
-              out of the queue, and what it held is granted to the first of those that are left.
+    lock      acquire: to the end of the line. release: out of the line; True if it was the first.
+              On view: whoever departed is out of the line. The first in it has the lock, under the
+              token of the place at which it became the first.
     counter   add.
     leader    on view: the first member that came with the leading part. The epoch begins with its
               leader; and again with the same one if it was gone, or where another part comes in
               that may have had a leader with a greater one.
     any       read: nothing, in its place of the order.
-`load` takes what `records` has given. `notices` are what handles have not heard of yet.
+`load` takes what `told` has given, from JSON; a dict's items are records of their own.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from ringcast.replicated.encoding import (
-    Token,
-    decode_number,
-    decode_token,
-    encode_json,
-    encode_token,
-    member_of,
-)
+from ringcast.replicated.encoding import Token, member_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ringcast.model import Member, View, ViewId
     from ringcast.replicated.encoding import Result
@@ -41,15 +33,17 @@ COUNTER_MAX = 2**63 - 1
 PRESENT = b"+"
 """Before a value that is there; nothing is no value."""
 
+CHANGES_MAX = 1024
+CHANGES_BYTES_MAX = 1 << 24
+"""Changes of a dict that are kept for those who watch it."""
+
 
 class Caller(NamedTuple):
-    """Which operation, and at which place of the order."""
+    """Which operation: its space, its number there, and the member."""
 
     client: bytes
     number: int
     origin: Member
-    view: ViewId
-    position: int
 
 
 ViewKey: TypeAlias = tuple[int, int]
@@ -71,53 +65,31 @@ class Departure(NamedTuple):
     """The views that members came from, of other parts than the leading one."""
 
 
-class Change(NamedTuple):
-    """A key of a dict has another value, or none."""
-
-    key: str
-    value: bytes | None
-    view: ViewId
-    position: int
-
-
-class Touched(NamedTuple):
-    """What an operation would have to do again, if its history were lost."""
-
-    keys: tuple[str, ...] = ()
-    added: int = 0
-
-
-NOTHING = Touched()
-
-
 class Structure:
     """What all of them do; each says the rest."""
 
     kind: ClassVar[str]
     token: Token | None = None
     """Whoever has this one holds the lock, or leads."""
+    touched: tuple[tuple[str, ...], int] | None = None
+    """By the last operation: keys, and what was added."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.notices: list[Any] = []
-        self.touched = NOTHING
-        """By the last operation."""
 
-    def apply(self, body: Sequence[bytes], caller: Caller) -> Result:
-        match list(body):
-            case [b"read"]:
-                return None
-        raise ValueError(f"a {self.kind} does not know the operation {bytes(body[0][:20])!r}")
+    def apply(self, body: Sequence[bytes], caller: Caller, at: Token) -> Result:
+        if list(body) == [b"read"]:
+            return None
+        raise ValueError(f"a {self.kind} does not know the operation {b' '.join(body)[:20]!r}")
 
     def install(self, departure: Departure) -> None:
         """A view, in its place."""
 
-    def records(self) -> Iterator[list[bytes]]:
-        """The state as it is now: copied before the first is asked for."""
-        raise NotImplementedError
+    def told(self) -> Any:
+        """The state as JSON has it."""
 
-    def load(self, record: list[bytes]) -> None:
-        raise NotImplementedError
+    def load(self, told: Any) -> None:
+        """Into a structure that has nothing."""
 
 
 class DictState(Structure):
@@ -126,47 +98,45 @@ class DictState(Structure):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.items: dict[str, bytes] = {}
+        self.is_watched = False
+        self.changes: deque[tuple[str, bytes | None, Token]] = deque()
+        """Keys that have other values, or none: the last ones, while somebody watches."""
+        self.changed = 0
+        """How many there were."""
+        self._size = 0  # of their values
 
-    def apply(self, body: Sequence[bytes], caller: Caller) -> Result:
+    def apply(self, body: Sequence[bytes], caller: Caller, at: Token) -> Result:
         match list(body):
             case [b"update", *fields] if len(fields) % 2 == 0:
                 keys = [key.decode() for key in fields[::2]]
                 values = [_optional(value) for value in fields[1::2]]
                 known = len(self.items.keys() & set(keys))
-                self._change(zip(keys, values, strict=True), caller)
+                self._change(dict(zip(keys, values, strict=True)), at)
                 return known
             case [b"swap", key, expected, value]:
                 if self.items.get(name := key.decode()) != _optional(expected):
                     return False
-                self._change([(name, _optional(value))], caller)
+                self._change({name: _optional(value)}, at)
                 return True
-        return super().apply(body, caller)
+        return super().apply(body, caller, at)
 
-    def _change(self, pairs: Any, caller: Caller) -> None:
-        place = caller.view, caller.position
-        for key, value in (pairs := dict(pairs)).items():
+    def _change(self, pairs: dict[str, bytes | None], at: Token) -> None:
+        for key, value in pairs.items():
             if value is not None:
                 self.items[key] = value
             elif self.items.pop(key, None) is None:
                 continue
-            self.notices.append(Change(key, value, *place))
-        self.touched = Touched(tuple(pairs))
+            if self.is_watched:
+                self.changes.append((key, value, at))
+                self.changed += 1
+                self._size += len(value or b"")
+        while len(self.changes) > CHANGES_MAX or self._size > CHANGES_BYTES_MAX:
+            self._size -= len(self.changes.popleft()[1] or b"")
+        self.touched = tuple(pairs), 0
 
-    def records(self) -> Iterator[list[bytes]]:
-        items = dict(self.items)
-        return ([key.encode(), value] for key, value in items.items())
-
-    def load(self, record: list[bytes]) -> None:
-        key, value = record
-        self.items[key.decode()] = value
-
-
-class Waiting(NamedTuple):
-    """Who asks for a lock: the operation that did so tells it from others of the same member."""
-
-    client: bytes
-    number: int
-    origin: Member
+    def watch(self, *, is_watched: bool) -> None:
+        self.is_watched, self._size = is_watched, 0
+        self.changes.clear()
 
 
 class LockState(Structure):
@@ -174,96 +144,69 @@ class LockState(Structure):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.holder: Waiting | None = None
-        self.queue: deque[Waiting] = deque()
+        self.line: list[Caller] = []
 
-    def apply(self, body: Sequence[bytes], caller: Caller) -> Result:
+    @property
+    def holder(self) -> Caller | None:
+        return self.line[0] if self.line else None
+
+    def apply(self, body: Sequence[bytes], caller: Caller, at: Token) -> Result:
         match list(body):
             case [b"acquire"]:
-                self.queue.append(Waiting(*caller[:3]))
-                self._grant(caller.view, caller.position)
+                self._stand((*self.line, caller), at)
                 return None
-            case [b"release", field]:
-                number = decode_number(field)
-                if self.holder is not None and self.holder[:2] == (caller.client, number):
-                    self.holder = self.token = None
-                    self._grant(caller.view, caller.position)
-                    return True
-                self._withdraw(lambda each: each[:2] == (caller.client, number))
-                return False
-        return super().apply(body, caller)
+            case [b"release", number]:
+                meant, holder = (caller.client, int(number)), self.holder
+                self._stand([each for each in self.line if each[:2] != meant], at)
+                return holder is not None and holder[:2] == meant
+        return super().apply(body, caller, at)
 
     def install(self, departure: Departure) -> None:
-        gone = departure.gone
-        self._withdraw(lambda each: each.origin in gone)
-        if self.holder is not None and self.holder.origin in gone:
-            self.holder = self.token = None
-        self._grant(departure.view.id, departure.position)
+        at = Token.at(self.name, departure.view.id, departure.position)
+        self._stand([each for each in self.line if each.origin not in departure.gone], at)
 
-    def _withdraw(self, is_meant: Any) -> None:
-        self.queue = deque(each for each in self.queue if not is_meant(each))
+    def _stand(self, line: Iterable[Caller], at: Token) -> None:
+        before, self.line = self.holder, list(line)
+        if self.holder is not before:
+            self.token = at if self.line else None
 
-    def _grant(self, view: ViewId, position: int) -> None:
-        if self.holder is None and self.queue:
-            self.holder = self.queue.popleft()
-            self.token = Token.at(self.name, view, position)
-            self.notices.append((self.holder, self.token))
+    def told(self) -> Any:
+        return self.token, [(each.client.hex(), *each[1:]) for each in self.line]
 
-    def records(self) -> Iterator[list[bytes]]:
-        holder = [] if self.holder is None else [self.holder]
-        token = () if self.token is None else encode_token(self.token)
-        fields = [part for each in (*holder, *self.queue) for part in _fields_of(each)]
-        return iter([[encode_json(len(holder)), *token, *fields]])
-
-    def load(self, record: list[bytes]) -> None:
-        is_held, *fields = record
-        if json.loads(is_held):
-            name, data, *fields = fields
-            self.token = decode_token(name, data)
-        for at in range(0, len(fields), 3):
-            client, number, origin = fields[at : at + 3]
-            member = member_of(json.loads(origin))
-            self.queue.append(Waiting(client, decode_number(number), member))
-        if self.token is not None:
-            self.holder = self.queue.popleft()
-
-
-def _fields_of(waiting: Waiting) -> tuple[bytes, bytes, bytes]:
-    return waiting.client, waiting.number.to_bytes(8), encode_json(waiting.origin)
+    def load(self, told: Any) -> None:
+        token, line = told
+        self.token = token and Token(*token)
+        self.line = [
+            Caller(bytes.fromhex(client), number, member_of(origin))
+            for client, number, origin in line
+        ]
 
 
 class CounterState(Structure):
     kind = "counter"
+    value = 0
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.value = 0
-
-    def apply(self, body: Sequence[bytes], caller: Caller) -> Result:
+    def apply(self, body: Sequence[bytes], caller: Caller, at: Token) -> Result:
         match list(body):
             case [b"add", text]:
                 added = int(text)
                 if abs(self.value + added) > COUNTER_MAX:
                     raise OverflowError(f"{self.name} would be beyond {COUNTER_MAX}")
                 self.value += added
-                self.touched = Touched(added=added)
+                self.touched = (), added
                 return self.value
-        return super().apply(body, caller)
+        return super().apply(body, caller, at)
 
-    def records(self) -> Iterator[list[bytes]]:
-        return iter([[str(self.value).encode()]])
+    def told(self) -> Any:
+        return self.value
 
-    def load(self, record: list[bytes]) -> None:
-        (text,) = record
-        self.value = int(text)
+    def load(self, told: Any) -> None:
+        self.value = told
 
 
 class LeaderState(Structure):
     kind = "leader"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.member: Member | None = None
+    member: Member | None = None
 
     def install(self, departure: Departure) -> None:
         view, came = departure.view, departure.came
@@ -272,17 +215,14 @@ class LeaderState(Structure):
         if first != self.member or first in departure.gone or is_outdone:
             self.member = first
             self.token = Token.at(self.name, view.id, departure.position)
-            self.notices.append((first, self.token))
 
-    def records(self) -> Iterator[list[bytes]]:
-        if self.member is None or self.token is None:
-            return iter(())
-        return iter([[encode_json(self.member), *encode_token(self.token)]])
+    def told(self) -> Any:
+        return self.member, self.token
 
-    def load(self, record: list[bytes]) -> None:
-        member, name, data = record
-        self.member = member_of(json.loads(member))
-        self.token = decode_token(name, data)
+    def load(self, told: Any) -> None:
+        member, token = told
+        if token is not None:
+            self.member, self.token = member_of(member), Token(*token)
 
 
 def _optional(field: bytes) -> bytes | None:

@@ -6,7 +6,7 @@ import pytest
 
 from ringcast.errors import UsageError
 from ringcast.replicated import machine as machines
-from ringcast.replicated.encoding import Failure, Token, encode_token, take_records
+from ringcast.replicated.encoding import Failure, Token, take_records
 from ringcast.replicated.machine import DEPARTED_MAX, FORGOTTEN, Machine
 from ringcast.replicated.structures import (
     COUNTER_MAX,
@@ -33,6 +33,10 @@ def lock_of(script: Script) -> LockState:
     found = state_of(script, LockState)
     assert isinstance(found, LockState)
     return found
+
+
+def token_fields(token: Token) -> tuple[bytes, bytes]:
+    return token.name.encode(), bytes(token)
 
 
 def items_of(script: Script) -> dict[str, bytes]:
@@ -120,6 +124,8 @@ def test_results_that_their_space_knows_are_not_kept() -> None:
     assert set(script.first.clients[b"client00"].results) == {46, 47, 48, 49}
     script.do(10**15, "counter", b"add", b"1")  # which takes no time
     assert set(script.first.clients[b"client00"].results) == {10**15}
+    script.do(10**15 + 1, "counter", b"add", b"1", low=10**15 + 2)  # which no space says
+    assert not script.first.clients[b"client00"].results
 
 
 def test_results_are_bounded_though_their_space_waits_for_ever(
@@ -184,7 +190,7 @@ def test_only_its_holder_releases_a_lock_and_only_what_it_was_granted() -> None:
     acquire(script, 1, by=0)
     acquire(script, 1, by=1)
     assert release(script, 2, of=1, by=1) is False  # it waits no more
-    assert not lock.queue
+    assert len(lock.line) == 1
     assert release(script, 2, of=2, by=0) is False
     assert lock.holder is not None
     assert release(script, 3, of=1, by=0) is True
@@ -207,7 +213,7 @@ def test_the_view_without_its_holder_frees_a_lock_and_nothing_else_does() -> Non
     assert before is not None
     assert lock.token is not None
     assert bytes(lock.token) > bytes(before)
-    assert not lock.queue
+    assert len(lock.line) == 1
 
 
 def test_tokens_grow_where_positions_go_back() -> None:
@@ -237,7 +243,7 @@ def test_an_operation_under_a_token_is_refused_unless_that_counts() -> None:
     acquire(script, 1, by=0)
     token = lock.token
     assert token is not None
-    under = (b"with", *encode_token(token))
+    under = (b"with", *token_fields(token))
     assert script.do(2, "dict", *under, b"update", b"a", b"+1") == 0
     release(script, 3, of=1, by=0)
     for number, present in ((4, None), (5, "another")):
@@ -247,7 +253,7 @@ def test_an_operation_under_a_token_is_refused_unless_that_counts() -> None:
         assert isinstance(refused, Failure)
         assert refused.kind == "StaleToken"
     assert items_of(script) == {"a": b"1"}
-    nowhere = (b"with", *encode_token(Token("nothing", 1, 1, 1)))
+    nowhere = (b"with", *token_fields(Token("nothing", 1, 1, 1)))
     assert isinstance(script.do(6, "dict", *nowhere, b"update", b"a", b"+2"), Failure)
 
 
@@ -274,7 +280,7 @@ def test_the_first_that_came_with_the_leading_part_leads() -> None:
     script.install(1)
     assert leader.member == member(1)
     epoch = leader.token
-    assert script.do(1, "counter", b"with", *encode_token(epoch), b"add", b"1", by=1) == 1
+    assert script.do(1, "counter", b"with", *token_fields(epoch), b"add", b"1", by=1) == 1
 
 
 def test_a_state_is_that_of_the_same_structures() -> None:
@@ -282,11 +288,11 @@ def test_a_state_is_that_of_the_same_structures() -> None:
     others = Machine({"a": DictState("a"), "b": CounterState("b")})
     about, *_ = take_records(bytearray(told(mine)))
     with pytest.raises(
-        UsageError, match="others have dict 'a', lock 'b', this one has dict 'a', c"
+        UsageError, match="others have dict 'a', lock 'b', this one has counter 'b', d"
     ):
         others.load(about)
     with pytest.raises(ValueError, match="no record of a state"):
-        mine.load([b"nonsense"])
+        mine.load([b"dict", b"nonsense"])
 
 
 def test_what_a_lesser_part_did_is_told_by_key_and_by_sum() -> None:

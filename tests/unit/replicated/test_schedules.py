@@ -4,16 +4,15 @@ and comes back, who joins. Histories are linearizable, and all end with the same
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ringcast.errors import GroupClosed
 from ringcast.replicated import machine as machines
-from ringcast.replicated.handle import Handle
+from ringcast.replicated.encoding import Token
 from ringcast.replicated.handles import Counter, Lock
 from ringcast.replicated.space import Space
 from ringcast.replicated.structures import DictState, LockState
@@ -21,7 +20,7 @@ from support.histories import History, Worker
 from support.ordered import Order, member, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from support.ordered import OrderedGroup
 
@@ -89,7 +88,7 @@ class Schedule:
     def _untaken(self, group: OrderedGroup) -> bool:
         assert group.part is not None
         mark = group.part.marks.get(group.me, 0)
-        return any(number > mark for number, _ in group.pending)
+        return any(number > mark for number, *_ in group.pending)
 
     def exclude(self) -> None:
         """Before it is away the others order some of what it has sent, and it does not hear it."""
@@ -178,8 +177,8 @@ def _without_table(monkeypatch: pytest.MonkeyPatch) -> None:
     load = machines.Machine.load
 
     def broken(self: machines.Machine, record: list[bytes]) -> None:
-        if record[0] != b"client":
-            load(self, record)
+        load(self, record)
+        self.clients.clear()
 
     monkeypatch.setattr(machines.Machine, "load", broken)
 
@@ -194,8 +193,7 @@ def _freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         lock = machine.structures["lock"]
         assert isinstance(lock, LockState)
         if lock.holder is not None and lock.holder.origin == group.me:
-            lock.holder = lock.token = None
-            lock._grant(self.order.parts[0].view.id, machine.position)
+            lock._stand(lock.line[1:], Token.at("lock", group.part.view.id, machine.position))
         kill(self, group)
 
     monkeypatch.setattr(Schedule, "kill", broken)
@@ -218,10 +216,10 @@ def _not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def _swap_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
     apply = DictState.apply
 
-    def broken(self: DictState, body: list[bytes], caller: object) -> object:
+    def broken(self: DictState, body: list[bytes], *where: Any) -> object:
         if body[0] == b"swap":
             body = [b"update", body[1], body[3]]
-        return apply(self, body, caller)  # type: ignore[arg-type]
+        return apply(self, body, *where)
 
     monkeypatch.setattr(DictState, "apply", broken)
 
@@ -238,21 +236,18 @@ def _views_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _exile_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock that a member asked for before it was away is not asked for anew."""
-    monkeypatch.setattr(Lock, "_on_state", Handle._on_state)
+    monkeypatch.setattr(Lock, "_on_view", lambda _: None)
 
 
 def _grants_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for the lock is not in the state."""
-    records = LockState.records
+    load = LockState.load
 
-    def broken(self: LockState) -> Iterator[list[bytes]]:
-        queue, self.queue = self.queue, deque()
-        try:
-            return records(self)
-        finally:
-            self.queue = queue
+    def broken(self: LockState, told: Any) -> None:
+        token, line = told
+        load(self, (token, line[:1]))
 
-    monkeypatch.setattr(LockState, "records", broken)
+    monkeypatch.setattr(LockState, "load", broken)
 
 
 def _low_too_high(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,75 +18,15 @@ from ringcast.errors import (
     UnknownStructure,
     UsageError,
 )
-from ringcast.replicated import ABSENT, BYTES, Changed, Removed, Reset, Space, Unanswered
-from ringcast.replicated.encoding import Op, encode_op, frame
-from support.ordered import Order, OrderedGroup, member, settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
-
-    from ringcast import replicated
-    from ringcast.model import Member
-    from ringcast.replicated import Diverged
-
-
-class App:
-    """One member with a structure of each kind."""
-
-    def __init__(self, number: int, **options: Any) -> None:
-        self.me = member(number)
-        self.diverged: list[Diverged] = []
-        self.terms: list[tuple[Member, bytes]] = []
-        self.space = Space(**{"on_diverged": self.diverged.append, **options})
-        self.prices = self.space.dict("prices")
-        self.blobs = self.space.dict("blobs", BYTES)
-        self.lock = self.space.lock("job")
-        self.sold = self.space.counter("sold")
-        self.leader = self.space.leader("boss", on_leader=self._on_leader)
-
-    def _on_leader(self, member: Member, epoch: replicated.Token) -> None:
-        self.terms.append((member, bytes(epoch)))
-
-    @property
-    def group(self) -> OrderedGroup:
-        group = self.space.group
-        assert isinstance(group, OrderedGroup)
-        return group
-
-    def told(self) -> bytes:
-        return b"".join(self.space.give_state())
-
-
-@asynccontextmanager
-async def serving(order: Order, app: App) -> AsyncIterator[App]:
-    group = await order.join(app.me, app.space)
-    async with app.space.serve(group):  # type: ignore[arg-type]
-        yield app
-
-
-@asynccontextmanager
-async def apps(order: Order, *numbers: int, **options: Any) -> AsyncIterator[list[App]]:
-    """That have joined one after the other, all in the last view."""
-    async with AsyncExitStack() as stack:
-        found = []
-        for number in numbers:
-            app = App(number, **options)
-            found.append(await stack.enter_async_context(serving(order, app)))
-        await settle(lambda: len({len(app.space.view) for app in found}) <= 1)
-        yield found
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(main())
+from ringcast.replicated import ABSENT, Changed, Removed, Reset, Space, Unanswered
+from ringcast.replicated.encoding import Op
+from support.ordered import Order, member, settle
+from support.spaces import App, apps, run, same, serving
 
 
 async def hear(app: App, prefix: str, heard: list[Any]) -> None:
     async for event in app.prices.watch(prefix):
         heard.append(event)  # noqa: PERF401 (the test looks meanwhile)
-
-
-async def same(*members: App) -> None:
-    await settle(lambda: len({app.told() for app in members}) == 1)
 
 
 def test_all_members_have_what_one_has_written() -> None:
@@ -176,7 +115,7 @@ def test_a_joiner_has_the_state_and_what_follows() -> None:
                 assert c.lock.holder == a.me
                 assert c.leader.member == a.me
                 waiting = asyncio.create_task(c.lock.acquire())
-                await settle(lambda: c.lock._state.queue)
+                await settle(lambda: len(c.lock._state.line) == 2)
                 await a.lock.release(token)
                 assert bytes(await waiting) > bytes(token)
                 await same(a, b, c)
@@ -207,7 +146,7 @@ def test_watchers_hear_a_snapshot_and_each_change_once() -> None:
 
 
 def test_a_slow_watcher_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringcast.replicated.mapping.CHANGES_MAX", 3)
+    monkeypatch.setattr("ringcast.replicated.structures.CHANGES_MAX", 3)
 
     async def main() -> None:
         async with apps(Order(), 0) as (a,):
@@ -250,23 +189,26 @@ def test_a_lock_goes_round_in_the_order_of_those_who_ask() -> None:
     run(main)
 
 
-def test_a_lock_that_nobody_waits_for_any_more_passes_on() -> None:
+def test_a_lock_that_nobody_waits_for_any_more_passes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def main() -> None:
         async with apps(Order(), 0, 1) as (a, b):
             token = await a.lock.acquire()
             first, second = (asyncio.create_task(app.lock.acquire()) for app in (b, a))
-            await settle(lambda: len(b.lock._state.queue) == 2)
+            await settle(lambda: len(b.lock._state.line) == 3)
             first.cancel()
-            await settle(lambda: len(a.lock._state.queue) == 1)
+            await settle(lambda: len(a.lock._state.line) == 2)
             await a.lock.release(token)
             token = await second
             # Cancelled when it has been granted, and before the task has run.
             third = asyncio.create_task(b.lock.acquire())
-            await settle(lambda: b.lock._state.queue)
-            number = b.lock._state.queue[0].number
-            granted = b.lock._grants[number]
-            granted.add_done_callback(lambda _: third.cancel())
-            await a.lock.release(token)
+            await settle(lambda: len(b.lock._state.line) == 2)
+            number = b.lock._state.line[1].number
+            release = a.lock.release(token)
+            set_news = b.lock._asking[number].set
+            monkeypatch.setattr(b.lock._asking[number], "set", lambda: (set_news(), third.cancel()))
+            await release
             await settle(lambda: a.lock.holder is None)
             assert third.cancelled()
             assert not b.lock._holds
@@ -303,7 +245,7 @@ def test_a_lock_is_freed_when_its_holder_is_killed_and_leads_go_on() -> None:
         async with apps(order, 0, 1, 2) as (a, b, c):
             token = await a.lock.acquire()
             waiting = asyncio.create_task(c.lock.acquire())
-            await settle(lambda: b.lock._state.queue)
+            await settle(lambda: len(b.lock._state.line) == 2)
             assert b.leader.member == a.me
             order.kill(a.group)
             later = await waiting
@@ -497,6 +439,30 @@ def test_what_a_lesser_part_has_done_is_told_when_parts_merge(
         run(main)
 
 
+def test_a_lock_that_was_granted_and_lost_before_its_task_ran_is_asked_for_anew() -> None:
+    async def main() -> None:
+        order = Order()
+        async with apps(order, 0, 1, 2) as (a, b, c):
+            token = await b.lock.acquire()
+            waiting = asyncio.create_task(a.lock.acquire())
+            await settle(lambda: len(b.lock._state.line) == 2)
+            order.is_prompt = False
+            releasing = asyncio.create_task(b.lock.release(token))
+            await settle(lambda: b.group.pending)
+            order.order(b.group)  # a has it, and is away before its task can run
+            order.divide(a.group)
+            order.merge(b.group.part, a.group.part)  # type: ignore[arg-type]
+            order.is_prompt = True
+            granted = await waiting
+            await releasing
+            await same(a, b, c)
+            assert b.lock._state.token == granted
+            assert not a.lock.lost.is_set()
+            await a.lock.release(granted)
+
+    run(main)
+
+
 def test_lock_of_both_parts_after_a_merge_is_that_of_the_leading_one() -> None:
     async def main() -> None:
         order = Order()
@@ -578,7 +544,7 @@ def test_a_structure_that_is_not_named_here_closes_the_space(
             lost, terms = b.lock.lost, b.leader.terms()
             await anext(terms)
             op = Op(b"12345678", 1, 1, is_again=False, body=[b"read"])
-            await a.group.send(frame("new", encode_op(op)), guarantee="total")
+            await a.group.send(bytes(op), guarantee="total", channel="replicated:new")
             with pytest.raises(Unanswered, match="m0 has a structure 'new'"):
                 await b.sold.add(1)
             assert lost.is_set()
@@ -602,7 +568,8 @@ def test_a_joiner_with_other_structures_does_not_come_in() -> None:
             space = Space()
             space.dict("prices")
             with pytest.raises(
-                UsageError, match="name the same structures: others have dict 'blobs'"
+                UsageError,
+                match="name the same structures: others have counter 'sold', dict 'blobs'",
             ):
                 await order.join(member(1), space)
             await asyncio.sleep(0)
@@ -616,13 +583,13 @@ def test_messages_of_the_application_stand_in_the_same_order() -> None:
             messages = b.space.messages()
             with pytest.raises(UsageError, match="already"):
                 b.space.messages()
-            await a.space.send(b"one")
+            await a.group.send(b"one", guarantee="total")
             await b.prices.set("x", 1)
-            await b.space.send(b"two")
+            await b.group.send(b"two", guarantee="total", channel="mine")
             got = [await anext(messages), await anext(messages)]
-            assert [(m.sender, m.payload, m.guarantee) for m in got] == [
-                (a.me, b"one", "total"),
-                (b.me, b"two", "total"),
+            assert [(m.sender, m.payload, m.guarantee, m.channel, m.position) for m in got] == [
+                (a.me, b"one", "total", "", 1),
+                (b.me, b"two", "total", "mine", 3),
             ]
             await same(a, b)
         assert [message async for message in messages] == []
@@ -631,20 +598,24 @@ def test_messages_of_the_application_stand_in_the_same_order() -> None:
 
 
 def test_a_reader_of_messages_who_waits_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringcast.replicated.messages.MESSAGES_MAX", 2)
+    monkeypatch.setattr("ringcast.replicated.space.MESSAGES_MAX", 2)
 
     async def main() -> None:
-        async with apps(Order(), 0) as (a,):
+        async with asyncio.timeout(None) as leaving, apps(Order(), 0) as (a,):
             messages = a.space.messages()
             for number in range(5):
-                await a.space.send(b"%d" % number)
+                await a.group.send(b"%d" % number, guarantee="total")
             adding = asyncio.create_task(a.sold.add(1))
             for _ in range(50):
                 await asyncio.sleep(0)
             assert not adding.done()
             assert [(await anext(messages)).payload for _ in range(3)] == [b"0", b"1", b"2"]
             assert await adding == 1
-        assert [message.payload async for message in messages] == [b"3", b"4"]
+            for number in range(5, 9):  # for which nobody waits where the member leaves
+                await a.group.send(b"%d" % number, guarantee="total")
+            leaving.reschedule(asyncio.get_running_loop().time() + 5)
+        rest = [message.payload async for message in messages]
+        assert rest == [b"%d" % number for number in range(3, 9)]
 
     run(main)
 
@@ -694,9 +665,9 @@ def test_a_lock_is_released_though_there_was_no_room_to_say_so(
             token = await a.lock.acquire()
             send, has_room = a.group.send, asyncio.Event()
 
-            async def blocked(payload: bytes, *, guarantee: str) -> None:
+            async def blocked(payload: bytes, **how: Any) -> None:
                 await has_room.wait()
-                await send(payload, guarantee=guarantee)
+                await send(payload, **how)
 
             monkeypatch.setattr(a.group, "send", blocked)
             with pytest.raises(TimedOut):
@@ -708,10 +679,10 @@ def test_a_lock_is_released_though_there_was_no_room_to_say_so(
     run(main)
 
 
-def test_total_messages_of_no_space_close_it() -> None:
+def test_what_no_space_sends_in_the_channel_of_a_structure_closes_it() -> None:
     async def main() -> None:
         async with apps(Order(), 0) as (a,):
-            await a.group.send(b"\xff\xff", guarantee="total")
+            await a.group.send(b"\xff\xff", guarantee="total", channel="replicated:sold")
             await settle(lambda: a.space._closed)
 
     with pytest.raises(SpaceClosed, match="m0 sends what no space sends"):

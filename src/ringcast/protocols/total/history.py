@@ -82,7 +82,8 @@ class Entries:
     def through(self, seqno: int) -> Iterator[tuple[int, Member, Head, int]]:
         """Those up to this seqno: the last is how many bytes of content it has."""
         begun, members = self._begun, self._view.members
-        for at, piece in self._pieces(seqno):
+        pieces = self.log.window.read_run(range(self.seqno + 1, seqno + 1))
+        for at, piece in enumerate(pieces, self.seqno + 1):
             self.seqno = at
             if self.log.assembler.is_continued(at):
                 begun.append(piece)
@@ -99,7 +100,3 @@ class Entries:
         other.seqno, other._begun = self.seqno, list(self._begun)
         for _, origin, head, _ in other.through(seqno):
             yield origin, head
-
-    def _pieces(self, seqno: int) -> list[tuple[int, bytes]]:
-        pieces = self.log.window.read_run(range(self.seqno + 1, seqno + 1))
-        return list(enumerate(pieces, self.seqno + 1))
