@@ -30,9 +30,12 @@ def word(names: str, help: str, words: Sequence[str]) -> click.Option:
     return option(names, help, words[0], type=click.Choice(words))
 
 
-def several(names: str, help: str, kind: Any, **more: Any) -> click.Option:
-    """One that may be repeated. Its help names the default."""
-    return click.Option(names.split(), help=help, type=kind, multiple=True, **more)
+def several(
+    names: str, help: str, kind: Any, default: Sequence[Any] = (), told: str = ""
+) -> click.Option:
+    """One that may be repeated. Its help tells the default, or what stands for it."""
+    text = f"{help}  [default: {told or ', '.join(map(str, default))}]"
+    return click.Option(names.split(), help=text, type=kind, multiple=True, default=default)
 
 
 def without(*columns: str) -> Callable[[Rows], Rows]:
