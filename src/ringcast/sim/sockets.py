@@ -20,7 +20,7 @@ from ringcast.model import INCARNATION_MAX, Address
 from ringcast.sim.clock import LocalClock
 from ringcast.sim.event_loop import NS_PER_S, TURN_NS
 from ringcast.sim.plain import LoseWhere
-from ringcast.sim.world import Does, Link, Network
+from ringcast.sim.world import Link, Network
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,7 +52,7 @@ class Jitter:
     mean_ns: float
     least_ns: int
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
         flight.base = flight.due
         flight.draws = self.draw(dice)
         flight.due += self.delay(flight.draws[LATE])
@@ -180,7 +180,7 @@ class Internet:
             self._jitter,
             LoseWhere(lambda flight: flight.draws[LOST] < loss),
             LoseWhere(lambda flight: self._is_cut(_socket(flight).host, flight.link.dest)),
-            Does(self._copy),
+            self._copy,
         )
         self._sockets: dict[Address, VirtualSocket] = {}
         self._hosts: dict[Address, VirtualHost] = {}
