@@ -189,7 +189,7 @@ class Corruption(Drawn):
             self.log.tell(NET_CORRUPT, "F6", flight)
             flight.datagram = data
             if flight.packet is not None:
-                flight.packet = replace(flight.packet, data=data, is_corrupted=True)
+                flight.packet = replace(flight.packet, is_corrupted=True)
         return [flight]
 
 

@@ -156,7 +156,7 @@ class Harness:
         self._arriving.extend(packets)
         before = self._refused
         datagrams = self.node.datagrams
-        opened = datagrams.passage.open_bursts(zip(self._read(packets)), now)
+        opened = datagrams.passage.open_bursts(zip(self._read(flights)), now)
         self.call(datagrams.receive, opened, now)
         self._arriving.clear()  # what is left of it did not open
         spoiled, refused = sum(packet.is_corrupted for packet in packets), self._refused - before
@@ -165,11 +165,11 @@ class Harness:
                 "G1", f"{self._name} got {spoiled} corrupted datagrams and refused {refused}"
             )
 
-    def _read(self, packets: Sequence[Packet]) -> Iterator[memoryview]:
+    def _read(self, flights: Sequence[Flight]) -> Iterator[memoryview]:
         """As a socket reads: into one buffer, one after the other. Nothing of it lasts."""
-        for packet in packets:
-            size = len(packet.data)
-            self._buffer[:size] = packet.data
+        for flight in flights:
+            size = len(flight.datagram)
+            self._buffer[:size] = flight.datagram
             yield memoryview(self._buffer)[:size]
             self._buffer[:size] = b"\xff" * size
 
@@ -311,11 +311,10 @@ class Harness:
         last_new: dict[Member | None, Packet] = {}
         for (dest, _), (peer, datagram, frames) in zip(datagrams, left, strict=True):
             kinds = tuple(dict.fromkeys(frame.kind for frame in frames))
-            data = self.node.datagrams.passage.seal(datagram)
-            packet = Packet(self._name, self.me.incarnation, data, frames, kinds, peer)
+            packet = Packet(self._name, self.me.incarnation, frames, kinds, peer)
             if any(frame.is_new_data for frame in frames):
                 last_new[peer] = packet
-            self._outgoing.append((dest, data, packet))
+            self._outgoing.append((dest, self.node.datagrams.passage.seal(datagram), packet))
         for packet in last_new.values():
             packet.is_last_data = True
 
