@@ -232,13 +232,10 @@ class Internet:
 
     def _refuse(self, source: VirtualSocket, dest: Address) -> None:
         is_bound = self._sockets.get(source.address) is source
-        if is_bound and not self._is_cut(source.host, dest) and not self._is_deaf(source, dest):
-            source.arrive(dest)
-
-    def _is_deaf(self, source: VirtualSocket, dest: Address) -> bool:
-        """What comes back is cut, one way."""
         other = self._hosts.get(dest)
-        return other is not None and (other, source.host) in self.cuts
+        is_deaf = other is not None and (other, source.host) in self.cuts  # what comes back is cut
+        if is_bound and not is_deaf and not self._is_cut(source.host, dest):
+            source.arrive(dest)
 
     def _is_cut(self, host: VirtualHost, dest: Address) -> bool:
         other = self._hosts.get(dest)
@@ -292,6 +289,7 @@ class VirtualHost:
     # Its clock and timers
 
     def now(self) -> int:
+        """What its clock shows."""
         true = self._network.clock.now
         return true if self._clock is None else self._clock.read(true)
 
@@ -299,6 +297,7 @@ class VirtualHost:
     """Virtual time begins with the epoch."""
 
     def due_s(self, local_s: float) -> float:
+        """When a timer fires that is set for this time on its clock."""
         due_s = local_s
         if self._clock is not None:
             due = self._clock.when(round(local_s * NS_PER_S))
