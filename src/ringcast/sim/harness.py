@@ -115,13 +115,7 @@ class Harness:
     keeper: Keeper | None
     """The application, if it has a state."""
 
-    def __init__(
-        self,
-        node: Node,
-        slot: int,
-        recorder: Recorder,
-        wiretap: Codec,
-    ) -> None:
+    def __init__(self, node: Node, slot: int, recorder: Recorder, wiretap: Codec) -> None:
         self.node = node
         self.me = node.me
         self.slot = slot
@@ -135,11 +129,7 @@ class Harness:
         self._outgoing: list[tuple[Address | None, bytes, Packet]] = []  # from before the last view
         self._arriving: deque[Packet] = deque()
         self._observer = node.observer = _Observer(
-            *(node, self.sink),
-            codec=wiretap,
-            contents=recorder,
-            keeper=self.keeper,
-            flush=self._flush,
+            node, self.sink, codec=wiretap, contents=recorder, keeper=self.keeper, flush=self._flush
         )
         self._observer.arrive = self._arrive
         self.sink.write(trace.START)
@@ -271,9 +261,8 @@ class Harness:
         try:
             self.node.check_invariants()
         except AssertionError as error:
-            raise NodeFailure(
-                f"{self._name}: an invariant is broken: {_place_of(error)}"
-            ) from error
+            place = _place_of(error)
+            raise NodeFailure(f"{self._name}: an invariant is broken: {place}") from error
 
     def end(self) -> None:
         """The run is over, and the member lives."""
