@@ -3,7 +3,7 @@ tables for people, JSON for machines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence  # noqa: TC003 (of a NamedTuple's fields)
+from collections.abc import Callable, Iterable, Sequence  # noqa: TC003 (of a NamedTuple's fields)
 from functools import partial
 from importlib import import_module
 from pathlib import Path  # noqa: TC003
@@ -49,7 +49,7 @@ class Benchmark(NamedTuple):
     module: str
     help: str
     options: Sequence[click.Option]
-    aims: Callable[[Rows], Rows] | None = None
+    aims: Callable[[Rows], Iterable[Row]] | None = None
     has_aims: Callable[[dict[str, Any]], bool] = lambda options: True
     """Whether figures with these options are held against the aims."""
     compared_with: Callable[[Rows], str | None] = lambda rows: SOURCE
@@ -73,7 +73,7 @@ class Benchmark(NamedTuple):
         for row in measure(**options):
             rows.append(row)
             note(f"measured: {', '.join(map(_cell, [*row.values()][:3]))}")
-        aims = self.aims(rows) if self.aims and self.has_aims(options) else None
+        aims = [*self.aims(rows)] if self.aims and self.has_aims(options) else None
         if not is_told(self._figures(rows, aims), json_file):
             self._print(rows, aims)
         if failure := self.failure(rows):
