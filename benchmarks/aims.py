@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks.workload import Size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from benchmarks.workload import Row
 
@@ -120,10 +120,9 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def rate_aims(rows: Rows, compared: Sequence[Compared]) -> list[Row]:
+def rate_aims(rows: Rows, compared: Sequence[Compared]) -> Iterator[Row]:
     """Of the cells that were measured: rates and CPU time. The best transport counts, as it does
     in the compared figures; where it is not the default one, that is said too."""
-    aims = []
     for cell in compared:
         place = (cell.shape, cell.size, False)
         found = [row for row in _whole(rows) if _place(row)[1:] == place]
@@ -133,12 +132,11 @@ def rate_aims(rows: Rows, compared: Sequence[Compared]) -> list[Row]:
         name, wanted = f"{cell.shape}, {cell.size} B", cell.rate * cell.factor
         against = f"{name}: messages/s, {cell.factor:g} × {cell.rate:,}"
         why = _circumstances(best, found, wanted)
-        aims.append(at_least(against, wanted, best["rate_per_member"], why))
+        yield at_least(against, wanted, best["rate_per_member"], why)
         if cell.cpu_us is not None:
             least = min(found, key=lambda row: float(row["cpu_us_per_delivery"]))
             cost, by = least["cpu_us_per_delivery"], f"by {least['transport']}"
-            aims.append(at_most(f"{name}: CPU-µs per delivery", cell.cpu_us, cost, by))
-    return aims
+            yield at_most(f"{name}: CPU-µs per delivery", cell.cpu_us, cost, by)
 
 
 def _circumstances(best: Row, found: Rows, wanted: float) -> str:
@@ -153,43 +151,41 @@ def _circumstances(best: Row, found: Rows, wanted: float) -> str:
     return told
 
 
-def matrix_aims(rows: Rows) -> list[Row]:
+def matrix_aims(rows: Rows) -> Iterator[Row]:
     """Every aim that these cells have to do with."""
-    aims = rate_aims(rows, MULTICAST)
+    yield from rate_aims(rows, MULTICAST)
     for row in _whole(rows, lossy=True):
         (whole,) = (other for other in _whole(rows) if _place(other) == _place(row))
         ratio = row["rate_per_member"] / whole["rate_per_member"]
         name = f"{row['workload']}, {row['size']} B: goodput with {row['loss']:.0%} lost"
-        aims.append(at_least(name, GOODPUT[row["loss"]], ratio, f"by {row['transport']}"))
+        yield at_least(name, GOODPUT[row["loss"]], ratio, f"by {row['transport']}")
     for row in rows:
         if row["receive_buffer"] and not row["failed"]:
             of = f"with a receive buffer of {row['receive_buffer']} B"
             name = f"{row['workload']}, {row['size']} B: rate {of}"
-            aims.append(at_least(name, CRAMPED, row["buffer_ratio"], f"by {row['transport']}"))
+            yield at_least(name, CRAMPED, row["buffer_ratio"], f"by {row['transport']}")
     fallen = [
         f"{row['transport']} {row['workload']} {Size(row['size'], row['mixed'])} B"
         for row in rows
         if has_collapsed(row)
     ]
     name = "cells that collapsed, lost messages or did not end"
-    return [*aims, at_most(name, 0, len(fallen), ", ".join(fallen))]
+    yield at_most(name, 0, len(fallen), ", ".join(fallen))
 
 
-def network_aims(rows: Rows) -> list[Row]:
+def network_aims(rows: Rows) -> Iterator[Row]:
     """Of groups on hosts of their own: what small packets leave, and what sealing does."""
-    aims = []
     for row in rows:
         if not row["network"].startswith("MTU ") or not row["sealed"]:
             continue
         name = f"{row['workload']}, {row['size']} B, {row['network']}"
         by, share = f"by {row['transport']}", NETWORK.get(row["size"])
         if row["network"] == "MTU 1500" and share is not None:
-            aims.append(at_least(f"{name}: rate to that at 65535", share, row["rate_share"], by))
-        aims.append(at_least(f"{name}: sealed to insecure", SEALED, row["sealed_share"], by))
-    return aims
+            yield at_least(f"{name}: rate to that at 65535", share, row["rate_share"], by)
+        yield at_least(f"{name}: sealed to insecure", SEALED, row["sealed_share"], by)
 
 
-def multicast_aims(rows: Rows) -> list[Row]:
+def multicast_aims(rows: Rows) -> Iterator[Row]:
     return network_aims(rows) if "network" in rows[0] else matrix_aims(rows)
 
 
@@ -207,8 +203,7 @@ def _place(row: Row) -> tuple[object, ...]:
     return row["transport"], row["workload"], row["size"], row["mixed"]
 
 
-def rtt_aims(rows: Rows) -> list[Row]:
-    aims = []
+def rtt_aims(rows: Rows) -> Iterator[Row]:
     for row in rows:
         by = f"by {row['transport']}" + (", spinning" if row["spin_ms"] else "")
         bare = row["asyncio_p50_us"] / row["raw_p50_us"]
@@ -218,31 +213,26 @@ def rtt_aims(rows: Rows) -> list[Row]:
             f"the same sockets in event loops, with no protocol: {bare:.1f}; raw ones took "
             f"{least:.0f} to {most:.0f} µs from run to run"
         )
-        aims += [first, *others]
-    return aims
+        yield from (first, *others)
 
 
-def time_aims(rows: Rows, wanted_s: float) -> list[Row]:
-    aims = []
+def time_aims(rows: Rows, wanted_s: float) -> Iterator[Row]:
     for row in rows:
         if row["transport"] is not None:
             what = f"by {row['transport']}: {row['what']}"
             is_cut = row["what"].startswith("cut")
-            aims.append(at_most(f"{what}, s", CUT_S if is_cut else wanted_s, row["median_s"]))
+            yield at_most(f"{what}, s", CUT_S if is_cut else wanted_s, row["median_s"])
             if row["held_p99_ms"] is not None:
-                aims.append(at_most(f"{what}, senders held, p99, ms", HELD_MS, row["held_p99_ms"]))
-    return aims
+                yield at_most(f"{what}, senders held, p99, ms", HELD_MS, row["held_p99_ms"])
 
 
-def idle_aims(rows: Rows) -> list[Row]:
-    aims = []
+def idle_aims(rows: Rows) -> Iterator[Row]:
     for row in rows:
         name = f"by {row['transport']}, {row['members']} members: % of a core each"
         why = (
             f"{row['wakeups_per_s']:.0f} wake-ups, {row['datagrams_per_s']:.0f} datagrams a second"
         )
-        aims.append(at_most(name, IDLE_PERCENT, row["cpu_percent"], why))
-    return aims
+        yield at_most(name, IDLE_PERCENT, row["cpu_percent"], why)
 
 
 def memory_aims(rows: Rows) -> list[Row]:
@@ -264,29 +254,27 @@ def source_aims(rows: Rows) -> list[Row]:
     ]
 
 
-def audit_aims(lines: Rows) -> list[Row]:
+def audit_aims(lines: Rows) -> Iterator[Row]:
     """Of the audit on Spark: beside DuckDB, and with more rows, more executors, uneven senders."""
-    aims = []
     here = [line for line in lines if line["core_ratio"] is not None]
     even = [line for line in here if line["senders"] == "even"]
     for line in even:
         name = f"{line['rows']:,} rows"
         core = f"{name}: order, gaps, repeats, agreement to DuckDB"
-        aims.append(at_least(core, 0.4, line["core_ratio"]))
-        aims.append(at_least(f"{name}: all rules to DuckDB", 0.25, line["all_ratio"]))
+        yield at_least(core, 0.4, line["core_ratio"])
+        yield at_least(f"{name}: all rules to DuckDB", 0.25, line["all_ratio"])
     least, most = even[0], even[-1]
     if most is not least:
         rows = most["rows"] / least["rows"]
         grown = most["seconds"] / least["seconds"]
-        aims.append(at_most(f"time for {rows:.3g} × the rows", 1.1 * rows, grown))
+        yield at_most(f"time for {rows:.3g} × the rows", 1.1 * rows, grown)
     shuffled = max(line["shuffled_share"] for line in lines)
-    aims.append(at_most("shuffled share of the input", 0.01, shuffled))
+    yield at_most("shuffled share of the input", 0.01, shuffled)
     for line in here:
         if line["senders"] != "even":
             slower = line["seconds"] / least["seconds"]
-            aims.append(at_most("time where one sender has 99 % of the rows", 1.3, slower))
+            yield at_most("time where one sender has 99 % of the rows", 1.3, slower)
     clustered = [line["seconds"] for line in lines if line["core_ratio"] is None]
     if clustered:
         one, two = clustered
-        aims.append(at_least("two executors to one", 1.7, one / two))
-    return aims
+        yield at_least("two executors to one", 1.7, one / two)

@@ -18,22 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.workload import progress
+from ringcast.trace import rows as trace
 from ringcast.trace.columns import SCHEMA
 from ringcast.trace.content import BLOCK_MESSAGES, HASHED_EVERY
 from ringcast.trace.footer import Recording
-from ringcast.trace.rows import (
-    BLOCK,
-    DELIVER,
-    FREEZE,
-    OPEN,
-    PURGE,
-    SEND,
-    SHOWN,
-    START,
-    STOP,
-    VIEW,
-    Row,
-)
+from ringcast.trace.rows import BLOCK, DELIVER, OPEN, SEND, Row
 from ringcast.trace.segments import ROW_GROUP_ROWS, SegmentWriter
 
 if TYPE_CHECKING:
@@ -166,7 +155,7 @@ class Member:
         """A view: those who were in the one before come together, and windows for the others
         open."""
         if not self._members:
-            self.add_row(START)
+            self.add_row(trace.START)
         self._view, self._creator = counter, _key(members[0])
         view: dict[str, Any] = {"view": counter, "view_creator": self._creator}
         keys = tuple(map(_key, members))
@@ -176,14 +165,14 @@ class Member:
             for at in sorted(self._members)
             for stream in self._streams
         )
-        self.add_row(FREEZE, members=keys, **view)
-        self.add_row(VIEW, members=keys, part=tuple(map(_key, together)), cut=cut, **view)
+        self.add_row(trace.FREEZE, members=keys, **view)
+        self.add_row(trace.VIEW, members=keys, part=tuple(map(_key, together)), cut=cut, **view)
         for peer in sorted(set(members) - self._members):
             for stream in self._streams:
                 offset = self.offsets[peer, stream] = int(sent[peer, stream])
                 if self.at != peer:
                     self.add_row(OPEN, peer, stream=stream, seqno=offset, seqno2=offset, **view)
-        self.add_row(SHOWN, **view)
+        self.add_row(trace.SHOWN, **view)
         self._members = set(members)
 
     def add(self, columns: dict[str, Numbers]) -> None:
@@ -255,7 +244,7 @@ def _live(
         chosen = order[start : start + ROW_GROUP_ROWS]
         member.add({name: column[chosen] for name, column in columns.items()})
     if is_end and member.at != KILLED:
-        member.add_row(STOP)
+        member.add_row(trace.STOP)
 
 
 def _rows_of(
@@ -349,8 +338,8 @@ def _write_member(directory: Path, members: int, segments: int, at: int) -> int:
         member.add(_segment_rows(at, number, members))
         if number + 1 < segments:
             member.finish()
-    member.add_row(PURGE, stream=0, seqno=segments * MESSAGES)
-    member.add_row(STOP)
+    member.add_row(trace.PURGE, stream=0, seqno=segments * MESSAGES)
+    member.add_row(trace.STOP)
     member.finish(is_last=True)
     return sum(path.stat().st_size for path in member.paths)
 

@@ -3,7 +3,7 @@ tables for people, JSON for machines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence  # noqa: TC003 (of a NamedTuple's fields)
+from collections.abc import Callable, Iterable, Sequence  # noqa: TC003 (of a NamedTuple's fields)
 from functools import partial
 from importlib import import_module
 from pathlib import Path  # noqa: TC003
@@ -30,9 +30,12 @@ def word(names: str, help: str, words: Sequence[str]) -> click.Option:
     return option(names, help, words[0], type=click.Choice(words))
 
 
-def several(names: str, help: str, kind: Any, **more: Any) -> click.Option:
-    """One that may be repeated. Its help names the default."""
-    return click.Option(names.split(), help=help, type=kind, multiple=True, **more)
+def several(
+    names: str, help: str, kind: Any, default: Sequence[Any] = (), told: str = ""
+) -> click.Option:
+    """One that may be repeated. Its help tells the default, or what stands for it."""
+    text = f"{help}  [default: {told or ', '.join(map(str, default))}]"
+    return click.Option(names.split(), help=text, type=kind, multiple=True, default=default)
 
 
 def without(*columns: str) -> Callable[[Rows], Rows]:
@@ -46,7 +49,7 @@ class Benchmark(NamedTuple):
     module: str
     help: str
     options: Sequence[click.Option]
-    aims: Callable[[Rows], Rows] | None = None
+    aims: Callable[[Rows], Iterable[Row]] | None = None
     has_aims: Callable[[dict[str, Any]], bool] = lambda options: True
     """Whether figures with these options are held against the aims."""
     compared_with: Callable[[Rows], str | None] = lambda rows: SOURCE
@@ -70,7 +73,7 @@ class Benchmark(NamedTuple):
         for row in measure(**options):
             rows.append(row)
             note(f"measured: {', '.join(map(_cell, [*row.values()][:3]))}")
-        aims = self.aims(rows) if self.aims and self.has_aims(options) else None
+        aims = [*self.aims(rows)] if self.aims and self.has_aims(options) else None
         if not is_told(self._figures(rows, aims), json_file):
             self._print(rows, aims)
         if failure := self.failure(rows):

@@ -19,7 +19,7 @@ import secrets
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.network import HostCluster, Network
@@ -94,7 +94,7 @@ def bench_multicast(
         shapes = product(members or (3,), senders or ("all",))
         cells = _cells(Workload(**options), transports or ("udp",), [*shapes], sizes or [SIZE])
     if mtu is not None:
-        return [row for cell in cells for row in measure_network(cell, mtu)]
+        return chain.from_iterable(measure_network(cell, mtu) for cell in cells)
     return measure_cells(cells)
 
 
@@ -107,28 +107,23 @@ def bench_unicast(
         yield {column: row.get(column) for column in UNICAST_COLUMNS}
 
 
-def bench_api(*, transports: Sequence[str], sizes: Sequence[int], **options: Any) -> list[Row]:
+def bench_api(*, transports: Sequence[str], sizes: Sequence[int], **options: Any) -> Iterator[Row]:
     """One sender to two: messages one at a time, and in turn the same by `send_many` and `batches`,
     through one group."""
-    rows = []
-    shapes = [(3, "1")]
-    for cell in _cells(Workload(**options), transports, shapes, [*map(Size, sizes)]):
+    for cell in _cells(Workload(**options), transports, [(3, "1")], [*map(Size, sizes)]):
         progress(f"measuring {cell}")
         with cell.cluster() as cluster:
             kinds = [Rounds(cluster, replace(cell, is_single=single)) for single in (True, False)]
             take_turns(kinds, cell.runs)
         single, many = (kind.figures() for kind in kinds)
         rate, cost = "rate_per_member", "cpu_us_per_delivery"
-        rows.append(
-            {
-                **{"transport": cell.transport, "workload": cell.shape, "size": cell.size.size},
-                **{rate: single[rate], cost: single[cost], "many_rate_per_member": many[rate]},
-                **{"many_cpu_us_per_delivery": many[cost], "lost": single["lost"] + many["lost"]},
-                "rate_share": round(single[rate] / many[rate], 2),
-                "cpu_share": round(many[cost] / single[cost], 2),
-            }
-        )
-    return rows
+        yield {
+            **{"transport": cell.transport, "workload": cell.shape, "size": cell.size.size},
+            **{rate: single[rate], cost: single[cost], "many_rate_per_member": many[rate]},
+            **{"many_cpu_us_per_delivery": many[cost], "lost": single["lost"] + many["lost"]},
+            "rate_share": round(single[rate] / many[rate], 2),
+            "cpu_share": round(many[cost] / single[cost], 2),
+        }
 
 
 def _cells(
@@ -191,11 +186,9 @@ def measure_cells(cells: Sequence[Workload]) -> Iterator[Row]:
             if kept is None or wanted != group:
                 stack.close()
                 kept, group = stack.enter_context(cell.cluster()), wanted
-            failed = None
             try:
                 row = measure(cell, kept)
-                if row["lost"]:
-                    failed = f"{cell}: {row['lost']} messages were lost"
+                failed = _losses(cell, row)
             except RingcastError as error:
                 kept, row, failed = None, _heading(cell), str(error)
             if failed:
@@ -203,7 +196,7 @@ def measure_cells(cells: Sequence[Workload]) -> Iterator[Row]:
             yield row | {"failed": failed}
 
 
-def measure_network(cell: Workload, mtu: int) -> list[Row]:
+def measure_network(cell: Workload, mtu: int) -> Iterator[Row]:
     """The same members on hosts of their own: with the largest packets that there are, with those
     of this MTU, without the network's help, and without the system's; each sealed and insecure.
     All take turns."""
@@ -227,25 +220,23 @@ def measure_network(cell: Workload, mtu: int) -> list[Row]:
         progress("measuring them in turn")
         take_turns(groups, cell.runs)
         figures = [rounds.figures() for rounds in groups]
-    rows: list[Row] = []
     for at, row in enumerate(figures):
         name, is_sealed = kinds[at // 2][0], at % 2 == 0
         large, insecure = figures[at % 2], figures[at + 1] if is_sealed else None
         rate, cost = row["rate_per_member"], row["cpu_us_per_delivery"]
-        rows.append(
-            {
-                **{"transport": cell.transport, "workload": cell.shape},
-                **{"size": cell.size.size, "sealed": is_sealed, "network": name},
-                **{column: row[column] for column in NETWORK_COLUMNS},
-                "rate_share": round(rate / large["rate_per_member"], 2),
-                "cpu_share": round(large["cpu_us_per_delivery"] / cost, 2),
-                "sealed_share": insecure and round(rate / insecure["rate_per_member"], 2),
-                "failed": f"{cell}, {name}: {row['lost']} messages were lost"
-                if row["lost"]
-                else None,
-            }
-        )
-    return rows
+        yield {
+            **{"transport": cell.transport, "workload": cell.shape},
+            **{"size": cell.size.size, "sealed": is_sealed, "network": name},
+            **{column: row[column] for column in NETWORK_COLUMNS},
+            "rate_share": round(rate / large["rate_per_member"], 2),
+            "cpu_share": round(large["cpu_us_per_delivery"] / cost, 2),
+            "sealed_share": insecure and round(rate / insecure["rate_per_member"], 2),
+            "failed": _losses(f"{cell}, {name}", row),
+        }
+
+
+def _losses(what: object, row: Row) -> str | None:
+    return f"{what}: {row['lost']} messages were lost" if row["lost"] else None
 
 
 def _heading(cell: Workload) -> Row:

@@ -15,13 +15,14 @@ import click
 
 from benchmarks import aims
 from benchmarks.command import benchmark, option, several, without, word
-from benchmarks.peers.compare import PEERS
-from benchmarks.peers.compare import SHAPES as PEER_SHAPES
+from benchmarks.peers.compare import PEERS, SHAPES
 from benchmarks.workload import RATIOS, TRANSPORTS, Size
 from ringcast.config_file import PRESETS
 from ringcast.sim.options import PROTOCOLS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from benchmarks.command import Rows
 
 
@@ -60,11 +61,6 @@ def _failed_cells(rows: Rows) -> str:
     return f"{text}: {' | '.join(failures)}" if failures else ""
 
 
-def _audited(rows: Rows) -> Rows:
-    is_of_many = "cold" not in rows[0]
-    return rows if is_of_many else without("shuffled_share", "segments", "cold")(rows)
-
-
 def _duckdb(rows: Rows) -> str:
     from benchmarks.audit_sql import duckdb
 
@@ -72,22 +68,22 @@ def _duckdb(rows: Rows) -> str:
 
 
 _SECONDS = option("--seconds", "Length of a round, about.", 1.0)
+_MEMBERS = option("--members", "Processes in the group.", 3)
+_SIZES = (100, 1000, 10_000)
 _PACE = (
-    several(
-        "--size sizes",
-        "Bytes per message; may be repeated.  [default: 100, 1000, 10000]",
-        int,
-        default=(100, 1000, 10_000),
-    ),
+    several("--size sizes", "Bytes per message; may be repeated.", int, _SIZES),
     _SECONDS,
     option("--runs", "Medians of so many.", 3),
 )
-_TRANSPORTS = several(
-    "--transport transports",
-    "How datagrams travel; may be repeated.  [default: every one]",
-    click.Choice(TRANSPORTS),
-    default=TRANSPORTS,
-)
+_transports = partial(several, "--transport transports", kind=click.Choice(TRANSPORTS))
+
+
+def _any_of(names: str, help: str, words: Iterable[str]) -> click.Option:
+    """Some of these; all by default."""
+    return several(names, help, click.Choice([*words]), (*words,), "every one")
+
+
+_EVERY = _any_of("--transport transports", "How datagrams travel; may be repeated.", TRANSPORTS)
 
 BENCHMARKS = {
     "codec": benchmark(
@@ -143,12 +139,13 @@ BENCHMARKS = {
           ringcast bench multicast --receive-buffer 212992 --size 1000 --size 10000
           ringcast bench multicast --insecure --size 100 --size 1000 --size 10000
           ringcast bench multicast --matrix --transport tcp --size 100-mixed""",
-        several("--members", "Processes in the group.  [default: 3]", int),
-        several("--senders", "Who sends.  [default: all]", click.Choice(["1", "all"])),
+        several("--members", "Processes in the group.", int, told="3"),
+        several("--senders", "Who sends.", click.Choice(["1", "all"]), told="all"),
         several(
             "--size sizes",
-            "Bytes per message; 100-mixed: that on average.  [default: 1000]",
+            "Bytes per message; 100-mixed: that on average.",
             SizeType(),
+            told="1000",
         ),
         option("--loss", "Share of datagrams to lose.", 0.0),
         _SECONDS,
@@ -176,11 +173,7 @@ BENCHMARKS = {
             help="With stability: receivers keep messages until everybody has them.  "
             "[default: retain]",
         ),
-        several(
-            "--transport transports",
-            "How datagrams travel; the ceiling is that of the same sockets.  [default: udp]",
-            click.Choice(TRANSPORTS),
-        ),
+        _transports("How datagrams travel; the ceiling is that of the same sockets.", told="udp"),
         option(
             "--receive-buffer",
             "Ask the kernel for so much, 212992 being what most machines grant; measured beside "
@@ -197,9 +190,7 @@ BENCHMARKS = {
             metavar="BYTES",
         ),
         option(
-            "--insecure",
-            "Measure beside groups without a key: what sealing costs.",
-            is_flag=True,
+            "--insecure", "Measure beside groups without a key: what sealing costs.", is_flag=True
         ),
         option(
             "--matrix",
@@ -220,7 +211,7 @@ BENCHMARKS = {
 
         Example: ringcast bench unicast --transport udp --size 1000""",
         *_PACE,
-        _TRANSPORTS,
+        _EVERY,
         aims=partial(aims.rate_aims, compared=aims.UNICAST),
         layout=without("rates", "loss", "mixed", "failed"),
         failure=_failed_cells,
@@ -233,12 +224,7 @@ BENCHMARKS = {
 
         Example: ringcast bench api --size 100""",
         *_PACE,
-        several(
-            "--transport transports",
-            "How datagrams travel.  [default: udp]",
-            click.Choice(TRANSPORTS),
-            default=TRANSPORTS[:1],
-        ),
+        _transports("How datagrams travel.", default=TRANSPORTS[:1]),
     ),
     "peers": benchmark(
         "peers.compare",
@@ -248,19 +234,9 @@ BENCHMARKS = {
         not installed is named, with how to have it, and left out.
 
         Example: ringcast bench peers --peer pyzmq --size 1000""",
-        several(
-            "--peer peers",
-            "Whose; may be repeated.  [default: every one]",
-            click.Choice([*PEERS]),
-            default=(*PEERS,),
-        ),
+        _any_of("--peer peers", "Whose; may be repeated.", PEERS),
         *_PACE,
-        several(
-            "--workload workloads",
-            "Who sends to whom; may be repeated.  [default: every one]",
-            click.Choice([*PEER_SHAPES]),
-            default=(*PEER_SHAPES,),
-        ),
+        _any_of("--workload workloads", "Who sends to whom; may be repeated.", SHAPES),
         option("--count", "Round trips of a run.", 1000),
         remark=lambda rows: "" if rows else "no peer is installed: nothing to compare",
     ),
@@ -277,7 +253,7 @@ BENCHMARKS = {
         option("--size", "Bytes asked, and replied.", 100),
         option("--count", "Round trips of a run.", 1000),
         option("--runs", "Take the medians of so many.", 9),
-        _TRANSPORTS,
+        _EVERY,
         aims=aims.rtt_aims,
         layout=without("versions"),
     ),
@@ -286,7 +262,7 @@ BENCHMARKS = {
         """A replicated dict: writes and reads a second of all members, beside a redis-server's.
 
         Example: ringcast bench dict --members 3 --size 100""",
-        option("--members", "Processes in the group.", 3),
+        _MEMBERS,
         option("--under-way", "Writes that each member has under way.", 64),
         *_PACE,
         layout=without("versions"),
@@ -298,7 +274,7 @@ BENCHMARKS = {
         Example: ringcast bench join --runs 9""",
         option("--members", "Processes in the group before.", 3),
         option("--runs", "Joins; the median is reported.", 5),
-        _TRANSPORTS,
+        _EVERY,
         aims=partial(aims.time_aims, wanted_s=aims.JOIN_S),
     ),
     "crash": benchmark(
@@ -309,7 +285,7 @@ BENCHMARKS = {
         Examples:
           ringcast bench crash --members 4 --json
           ringcast bench crash --cut --preset alert --transport udp""",
-        option("--members", "Processes in the group.", 3),
+        _MEMBERS,
         option("--runs", "Kills of each kind; medians.", 5),
         option(
             "--cut",
@@ -318,7 +294,7 @@ BENCHMARKS = {
             is_flag=True,
         ),
         word("--preset", "Settings of the group, by name.", [*PRESETS]),
-        _TRANSPORTS,
+        _EVERY,
         aims=partial(aims.time_aims, wanted_s=aims.CRASH_S),
     ),
     "idle": benchmark(
@@ -328,19 +304,9 @@ BENCHMARKS = {
         Of the median member, and the most of any. Datagrams are those sent and received.
 
         Example: ringcast bench idle --members 3 --seconds 30""",
-        several(
-            "--members",
-            "Processes in the group; may be repeated.  [default: 3, 50]",
-            int,
-            default=(3, 50),
-        ),
+        several("--members", "Processes in the group; may be repeated.", int, (3, 50)),
         option("--seconds", "How long they are watched.", 20.0),
-        several(
-            "--transport transports",
-            "How datagrams travel; may be repeated.  [default: udp]",
-            click.Choice(TRANSPORTS),
-            default=TRANSPORTS[:1],
-        ),
+        _transports("How datagrams travel; may be repeated.", default=TRANSPORTS[:1]),
         aims=aims.idle_aims,
         compared_with=lambda rows: None,
     ),
@@ -352,7 +318,7 @@ BENCHMARKS = {
         samples after the first minute.
 
         Example: ringcast bench memory --minutes 2""",
-        option("--members", "Processes in the group.", 3),
+        _MEMBERS,
         option("--size", "Bytes per message.", 1000),
         option("--minutes", "How long all of them send.", 10.0),
         option("--every", "Seconds between two samples.", 5.0),
@@ -423,9 +389,9 @@ BENCHMARKS = {
           ringcast bench audit --members 200 --segments 300""",
         several(
             "--rows sizes",
-            "Rows of the traces; may be repeated, to see how the time grows.  [default: 5000000]",
+            "Rows of the traces; may be repeated, to see how the time grows.",
             click.IntRange(10_000, 500_000_000),
-            default=(5_000_000,),
+            (5_000_000,),
         ),
         option("--runs", "The best of so many counts, on both sides.", 3, type=click.IntRange(1)),
         option(
@@ -442,7 +408,9 @@ BENCHMARKS = {
         aims=aims.audit_aims,
         has_aims=lambda options: options["members"] is None,
         compared_with=_duckdb,
-        layout=_audited,
+        layout=lambda rows: (
+            without("shuffled_share", "segments", "cold")(rows) if "cold" in rows[0] else rows
+        ),
     ),
 }
 

@@ -22,6 +22,7 @@ import struct
 import sys
 import time
 import zlib
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.sockets import SPACE, TcpPump, UdpPump, Wire, move, open_socket
@@ -265,10 +266,7 @@ async def _state(place: dict[str, Any], commands: Commands) -> None:
 
 
 def checksum_of(blocks: Iterable[bytes]) -> int:
-    checksum = 0
-    for block in blocks:
-        checksum = zlib.crc32(block, checksum)
-    return checksum
+    return reduce(lambda checksum, block: zlib.crc32(block, checksum), blocks, 0)
 
 
 ROLES: dict[str, Callable[[], None]] = {

@@ -113,12 +113,11 @@ def _start(peers: Sequence[str], members: int, stack: ExitStack) -> dict[str, Cl
     names = [f"m{at}" for at in range(members)]
     for peer in peers:
         progress(f"starting {members} of {peer}")
-        place: dict[str, Any] = {"names": names, "ports": "/".join(map(str, _free_ports(members)))}
         cluster = Cluster(
             members=members,
             program=("benchmarks.peers.worker", peer),
+            names=names,
             servers=stack.enter_context(SERVERS[peer](names)),
-            **place,
         )
         clusters[peer] = stack.enter_context(cluster)
         cluster.await_view()

@@ -421,7 +421,7 @@ def test_what_remains_with_a_small_receive_buffer_counts_by_itself() -> None:
         cell("udp", 90_000, **small, buffer_ratio=0.24),
         cell("udp", 100_000, **small, buffer_ratio=0.25, cpu_us_per_delivery=0.1),
     ]
-    aims = matrix_aims(rows)
+    aims = [*matrix_aims(rows)]
     name = "4 all, 1000 B: rate with a receive buffer of 212992 B"
     assert [aim["verdict"] for aim in aims if aim["aim"] == name] == ["missed", "met"]
     assert aims[0]["measured"] == "400,000"  # that of no cell with a small buffer

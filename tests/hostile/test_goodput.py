@@ -32,7 +32,7 @@ class Uplink:
     def __init__(self) -> None:
         self._free_at: defaultdict[Address, int] = defaultdict(int)
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
         source = flight.link.source
         flight.due = self._free_at[source] = max(flight.due, self._free_at[source]) + DATAGRAM_NS
         return [flight]

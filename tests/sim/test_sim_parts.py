@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from ringcast.sim.world import Flight
 
 
-def packet(number: int) -> Packet:
-    return Packet("A", 1, number.to_bytes(4, "little") * 10, [], ("data",))
+def datagram(number: int) -> bytes:
+    return number.to_bytes(4, "little") * 10
 
 
 A, B = (Address("10.0.0.1", port) for port in (0, 1))
@@ -53,7 +53,7 @@ def port(address: Address) -> int:
 
 
 def send(network: Network, number: int) -> None:
-    network.send(A, B, packet(number).data, packet(number))
+    network.send(A, B, datagram(number), Packet("A", 1, [], ("data",)))
 
 
 def carried(options: Options, count: int, *, calm: bool = False) -> tuple[list[int], FaultLog]:
@@ -177,7 +177,7 @@ def test_expired_packets_never_arrive() -> None:
     assert conditions.kinds_under_way() == ()
     send(network, 2)
     network.clock.run_until(ns(1000))
-    assert arrived == [packet(2).data]
+    assert arrived == [datagram(2)]
     assert conditions.kinds_under_way() == ()
     assert conditions.kinds_carried() == ("data",)
 

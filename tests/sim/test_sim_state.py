@@ -18,7 +18,7 @@ from ringcast.rules.table import STATE
 from ringcast.sim.options import Incident, Options
 from ringcast.sim.plan import expand
 from ringcast.sim.runner import Tally, run
-from ringcast.sim.workload import Ledger
+from ringcast.sim.workload import dump_entries, load_entries
 from ringcast.trace import rows as trace
 from ringcast.trace.rows import split_key
 
@@ -88,12 +88,12 @@ def test_the_runs_show_what_they_should() -> None:
         assert both[rare] >= 0.1 * both["runs"], rare
 
 
-def test_a_ledger_survives_its_journey() -> None:
-    ledger = Ledger.load(b"A 1 0 3 5 77\nB 2 1 0 0 0\n")
-    assert ledger.dump() == b"A 1 0 3 5 77\nB 2 1 0 0 0\n"
+def test_a_state_survives_its_journey() -> None:
+    entries = load_entries(b"A 1 0 3 5 77\nB 2 1 0 0 0\n")
+    assert dump_entries(entries) == b"A 1 0 3 5 77\nB 2 1 0 0 0\n"
     for broken in (b"A 1 0 3 5\n", b"A 1 0 3 5 x\n", b"\xff"):
         with pytest.raises(ValueError, match=r"unpack|invalid|decode"):
-            Ledger.load(broken)
+            load_entries(broken)
 
 
 # Single runs

@@ -216,7 +216,7 @@ class Late:
     def __init__(self, most_ms: float) -> None:
         self._most = most_ms
 
-    def apply(self, flight: Flight, dice: object) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: object) -> list[Flight]:
         link = flight.link
         share = (link.source.port * 31 + link.dest.port * 17) % 97 / 97
         flight.due += ns(1.0 + self._most * share)

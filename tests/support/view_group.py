@@ -75,7 +75,7 @@ class Weather:
         side = {name: n for n, names in enumerate(sides) for name in names}
         self.cuts |= {(a, b) for a in side for b in side if side[a] != side[b]}
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
         link = name_of(flight.link.source), name_of(flight.link.dest)
         if link in self.cuts or self._is(self.loss):
             return []

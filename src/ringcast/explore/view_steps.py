@@ -259,7 +259,7 @@ class Run:
 
     # What befalls datagrams, and members
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
         link = _name(flight.link.source) + _name(flight.link.dest)
         flight.due += DELAY_NS
         is_severed = self._is_on and set(link) == set(self.script.severed)

@@ -43,7 +43,7 @@ class Meter:
     def reset_counters(self) -> None:
         self.datagrams = self.bytes = self.largest = 0
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
         size = len(flight.datagram)
         self.datagrams += 1
         self.bytes += size

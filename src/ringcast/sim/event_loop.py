@@ -18,7 +18,7 @@ from functools import partial
 from itertools import count
 from math import ceil
 from selectors import EVENT_READ, BaseSelector, SelectorKey
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from ringcast.errors import UsageError
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
     from ringcast.sim.clock import VirtualClock
+    from ringcast.sim.sockets import VirtualHost
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -70,9 +71,6 @@ class VirtualSelector(BaseSelector):
     def get_map(self) -> Mapping[FileDescriptorLike, SelectorKey]:
         return self._keys
 
-    def get_key(self, fileobj: FileDescriptorLike) -> SelectorKey:
-        return self._keys[_descriptor(fileobj)]
-
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         now = self._clock.now
         ready = self._ready()
@@ -90,21 +88,6 @@ class VirtualSelector(BaseSelector):
 
     def _ready(self) -> list[tuple[SelectorKey, int]]:
         return [(self._keys[fd], EVENT_READ) for fd in self.readable if fd in self._keys]
-
-
-class Owner(Protocol):
-    """Whose callbacks a loop runs."""
-
-    is_paused: bool
-    parked: list[Callable[[], None]]
-
-    def now(self) -> int:
-        """What its clock shows."""
-        ...
-
-    def due_s(self, local_s: float) -> float:
-        """When a timer fires that is set for this time on its clock."""
-        ...
 
 
 class _Gate:
@@ -140,7 +123,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """asyncio's own loop with another clock."""
 
     def __init__(self, clock: VirtualClock) -> None:
-        self.owner_in: Callable[[Context], Owner | None] = lambda context: None
+        self.owner_in: Callable[[Context], VirtualHost | None] = lambda context: None
         """Whose the callbacks in this context are."""
         self._clock = clock
         self._virtual = VirtualSelector(clock)

@@ -83,10 +83,7 @@ def happenings(cluster: Cluster) -> dict[str, int]:
     options, rows = cluster.options, cluster.recorder.rows
     sent = Counter((row.kind, bool(row.peer)) for row in rows if row.event == trace.TX)
     counts = _counts(rows)
-    found = {
-        **{name: counts[name] for name in VIEWS},
-        "a proposal gives way": sent["refuse", True],
-    }
+    found = {**{name: counts[name] for name in VIEWS}, "a proposal gives way": sent["refuse", True]}
     if options.protocol != "unicast":  # where messages to the group are sent
         found["fetched for a cut"] = sent["forwarded", True]
     if options.protocol == "multicast":  # where most views are made

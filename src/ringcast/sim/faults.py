@@ -16,7 +16,7 @@ from ringcast.sim.clock import ns
 from ringcast.sim.mishaps import CUTS
 from ringcast.sim.network import CHANGE_KINDS, frame_kinds
 from ringcast.sim.options import RECEIVER, slot_name
-from ringcast.sim.world import Does, Link, Process
+from ringcast.sim.world import Link, Process
 from ringcast.trace.observe.frames import DATA_KINDS
 from ringcast.trace.rows import NET_CORRUPT, NET_DROP, NET_DUP
 
@@ -83,7 +83,7 @@ class Loss:
         self._in_burst: dict[Link, bool] = {}
         self._data: Counter[Link] = Counter()
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
         draw = flight.draws[LOST]
         fault = ""
         if self._loss and self._draws_loss(flight.link, draw):
@@ -135,7 +135,7 @@ class Drawn:
     late_ns: int = 0
     """The latest."""
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
         is_hit = not flight.is_copy and flight.draws[self.draw] < self.share
         return self.hit(flight, dice) if is_hit and self.log.hits(self.fault, flight) else [flight]
 
@@ -174,9 +174,9 @@ class Corruption(Drawn):
 
     previous: dict[Link, bytes] = field(default_factory=dict)
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
         whole = flight.datagram
-        super().apply(flight, dice)
+        super().__call__(flight, dice)
         if not flight.is_copy:
             # As sent: spliced with a spoiled one, it might be whole.
             self.previous[flight.link] = whole
@@ -189,7 +189,7 @@ class Corruption(Drawn):
             self.log.tell(NET_CORRUPT, "F6", flight)
             flight.datagram = data
             if flight.packet is not None:
-                flight.packet = replace(flight.packet, data=data, is_corrupted=True)
+                flight.packet = replace(flight.packet, is_corrupted=True)
         return [flight]
 
 
@@ -223,7 +223,7 @@ class Conditions:
         self._happen = happen
         self._kinds = frame_kinds(options.protocol, options.purge)
         self._storm = self._faults()
-        self._calm = [Does(self._calm_delay), Does(self._cut), Does(self._count)]
+        self._calm = [self._calm_delay, self._cut, self._count]
         self.is_calm = True
 
     @property
@@ -245,10 +245,10 @@ class Conditions:
             self.stale,
             Corruption("F6", SPOILED, options.corruption, log),
         )
-        faults: list[Fault] = [Does(self._delay), Does(self._trip), Does(self._cut)]
+        faults: list[Fault] = [self._delay, self._trip, self._cut]
         faults.append(Loss(options, log))
         faults += [each for each in drawn if options.has(each.fault)]
-        return [*faults, Does(self._count)]
+        return [*faults, self._count]
 
     def _delay(self, flight: Flight, dice: Random) -> list[Flight]:
         """The usual delay of the link, of one of three shapes. It draws for all faults."""

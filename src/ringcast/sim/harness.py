@@ -115,13 +115,7 @@ class Harness:
     keeper: Keeper | None
     """The application, if it has a state."""
 
-    def __init__(
-        self,
-        node: Node,
-        slot: int,
-        recorder: Recorder,
-        wiretap: Codec,
-    ) -> None:
+    def __init__(self, node: Node, slot: int, recorder: Recorder, wiretap: Codec) -> None:
         self.node = node
         self.me = node.me
         self.slot = slot
@@ -135,11 +129,7 @@ class Harness:
         self._outgoing: list[tuple[Address | None, bytes, Packet]] = []  # from before the last view
         self._arriving: deque[Packet] = deque()
         self._observer = node.observer = _Observer(
-            *(node, self.sink),
-            codec=wiretap,
-            contents=recorder,
-            keeper=self.keeper,
-            flush=self._flush,
+            node, self.sink, codec=wiretap, contents=recorder, keeper=self.keeper, flush=self._flush
         )
         self._observer.arrive = self._arrive
         self.sink.write(trace.START)
@@ -156,7 +146,7 @@ class Harness:
         self._arriving.extend(packets)
         before = self._refused
         datagrams = self.node.datagrams
-        opened = datagrams.passage.open_bursts(zip(self._read(packets)), now)
+        opened = datagrams.passage.open_bursts(zip(self._read(flights)), now)
         self.call(datagrams.receive, opened, now)
         self._arriving.clear()  # what is left of it did not open
         spoiled, refused = sum(packet.is_corrupted for packet in packets), self._refused - before
@@ -165,11 +155,11 @@ class Harness:
                 "G1", f"{self._name} got {spoiled} corrupted datagrams and refused {refused}"
             )
 
-    def _read(self, packets: Sequence[Packet]) -> Iterator[memoryview]:
+    def _read(self, flights: Sequence[Flight]) -> Iterator[memoryview]:
         """As a socket reads: into one buffer, one after the other. Nothing of it lasts."""
-        for packet in packets:
-            size = len(packet.data)
-            self._buffer[:size] = packet.data
+        for flight in flights:
+            size = len(flight.datagram)
+            self._buffer[:size] = flight.datagram
             yield memoryview(self._buffer)[:size]
             self._buffer[:size] = b"\xff" * size
 
@@ -271,9 +261,8 @@ class Harness:
         try:
             self.node.check_invariants()
         except AssertionError as error:
-            raise NodeFailure(
-                f"{self._name}: an invariant is broken: {_place_of(error)}"
-            ) from error
+            place = _place_of(error)
+            raise NodeFailure(f"{self._name}: an invariant is broken: {place}") from error
 
     def end(self) -> None:
         """The run is over, and the member lives."""
@@ -311,11 +300,10 @@ class Harness:
         last_new: dict[Member | None, Packet] = {}
         for (dest, _), (peer, datagram, frames) in zip(datagrams, left, strict=True):
             kinds = tuple(dict.fromkeys(frame.kind for frame in frames))
-            data = self.node.datagrams.passage.seal(datagram)
-            packet = Packet(self._name, self.me.incarnation, data, frames, kinds, peer)
+            packet = Packet(self._name, self.me.incarnation, frames, kinds, peer)
             if any(frame.is_new_data for frame in frames):
                 last_new[peer] = packet
-            self._outgoing.append((dest, data, packet))
+            self._outgoing.append((dest, self.node.datagrams.passage.seal(datagram), packet))
         for packet in last_new.values():
             packet.is_last_data = True
 

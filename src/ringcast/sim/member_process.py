@@ -119,7 +119,7 @@ async def _member(place: dict[str, Any], commands: Commands) -> None:
                 case "trade":
                     trade.start(command)
                 case "stop":
-                    trade.stop()
+                    trade.is_stopped = True
                 case "totals":
                     await view_of(group, command["names"])
                     say({"waits": group.explain(), "totals": trade.ledger.rows()})
@@ -214,16 +214,13 @@ class Trade:
         self.ledger = Ledger()
         self._group = group
         self._dice = dice
-        self._is_stopped = False
+        self.is_stopped = False
         self._reader = Reader(self.ledger)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, command: dict[str, Any]) -> None:
         self._tasks.append(asyncio.create_task(self._reader.read(self._group)))
         self._tasks.append(asyncio.create_task(self._sending(command)))
-
-    def stop(self) -> None:
-        self._is_stopped = True
 
     def finish(self, command: dict[str, Any]) -> None:
         self._tasks.append(asyncio.create_task(self._finishing(command["expect"])))
@@ -235,12 +232,12 @@ class Trade:
         end = loop.time() + command.get("seconds", float("inf"))
         sent, batch = 0, command["batch"]
         guarantees = cycle(command.get("guarantees", ["fifo"]))
-        while loop.time() < end and not self._is_stopped:
+        while loop.time() < end and not self.is_stopped:
             orders = make_orders(self._dice, batch)
             await self._group.send_many(orders, guarantee=next(guarantees))
             sent += batch
             await asyncio.sleep(batch / command["rate"])
-        if self._is_stopped:
+        if self.is_stopped:
             await self._group.flush()
         say({"sent": sent})
 

@@ -101,9 +101,7 @@ class Mishaps:
         """At any time; if nobody is named, to anybody."""
         at = self.dice.between(0, self.safety_ms * 0.9)
         named = tuple(nodes) or (self.dice.randrange(self.nodes),)
-        self.found.append(
-            Incident(fault=fault, at_ms=at, ms=ms, nodes=named, what=what, amount=amount)
-        )
+        self.found.append(Incident(fault, at, ms, named, what, amount))
 
     def some(self, fault: str, most: int) -> range:
         """So many of this class, if it is on."""
@@ -194,17 +192,9 @@ def _torn_view(dice: Dice, nodes: int, safety_ms: float) -> list[Incident]:
     """The proposer of a view dies when some have heard that it begins; and for a while no two of
     the others hear each other."""
     at, after = dice.between(0, safety_ms * 0.4), dice.randint(1, 2)
-    dies = Incident(fault="F10", at_ms=at, when="install", after=after)
-    apart = Incident(
-        fault="F7",
-        at_ms=at,
-        ms=dice.log_uniform(10, 300),
-        nodes=tuple(range(nodes - 1)),
-        what="+".join("1" * (nodes - 1)),
-        when="install",
-        after=after,
-    )
-    return [dies, apart]
+    alone = tuple(range(nodes - 1)), "+".join("1" * (nodes - 1))
+    apart = Incident("F7", at, dice.log_uniform(10, 300), *alone, when="install", after=after)
+    return [Incident("F10", at, when="install", after=after), apart]
 
 
 # Partitions
@@ -275,7 +265,7 @@ class _Draw:
             found += cuts
         if dice.random() < 0.12:
             at = dice.between(0, self._safety * 0.9)
-            found.append(Incident(fault="F7", at_ms=at, nodes=self._side(), what=FOR_GOOD))
+            found.append(Incident("F7", at, nodes=self._side(), what=FOR_GOOD))
         return found
 
     def _flapping(self, cuts: list[Incident]) -> list[Incident]:
@@ -288,20 +278,19 @@ class _Draw:
         dice, nodes = self._dice, self._options.nodes
         match dice.randrange(7 if nodes > 2 else 3):
             case 0 | 1 as way:
-                return [Incident(fault=CUTS[way], at_ms=at, ms=ms, nodes=self._side())]
+                return [Incident(CUTS[way], at, ms, self._side())]
             case 2:
-                pair = tuple(dice.sample(range(nodes), 2))
-                return [Incident(fault="F9", at_ms=at, ms=ms, nodes=pair)]
+                return [Incident("F9", at, ms, tuple(dice.sample(range(nodes), 2)))]
             case 3 | 4:
                 return [self._more_sides(at, ms)]
             case 5:
                 named = tuple(dice.sample(range(nodes), dice.randint(2, nodes - 1)))
-                return [Incident(fault="F9", at_ms=at, ms=ms, nodes=named, what=BRIDGE)]
+                return [Incident("F9", at, ms, named, BRIDGE)]
         centre = (dice.randrange(nodes),)
-        star = Incident(fault="F9", at_ms=at, ms=ms, nodes=centre, what=STAR)
         half = round(min(ms, self._safety - at) / 2, 3)
-        gone = Incident(fault="F7", at_ms=round(at + half, 3), ms=half, nodes=centre)
-        return [star, gone]  # half-way through, the centre is not heard either
+        gone = Incident("F7", round(at + half, 3), half, centre)
+        # Half-way through, the centre is not heard either.
+        return [Incident("F9", at, ms, centre, STAR), gone]
 
     def _more_sides(self, at: float, ms: float) -> Incident:
         dice, nodes = self._dice, self._options.nodes
@@ -309,7 +298,7 @@ class _Draw:
         stops = [0, *sorted(dice.sample(range(1, nodes), count - 1))]
         sizes = [stop - start for start, stop in pairwise(stops)]
         named = tuple(dice.sample(range(nodes), sum(sizes)))
-        return Incident(fault="F7", at_ms=at, ms=ms, nodes=named, what="+".join(map(str, sizes)))
+        return Incident("F7", at, ms, named, "+".join(map(str, sizes)))
 
     def _side(self) -> tuple[int, ...]:
         return self._dice.side(self._options.nodes)

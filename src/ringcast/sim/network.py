@@ -23,10 +23,7 @@ _MULTICAST_KINDS = ("data", "ack", "nack", "watermark")
 _GROUP_KINDS = (*_MULTICAST_KINDS, "udata", "heartbeat", "ping", "pong", "system", *CHANGE_KINDS)
 KINDS = {
     "multicast": (*_MULTICAST_KINDS, *CHANGE_KINDS),
-    "unicast": (
-        *("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack"),
-        *CHANGE_KINDS,
-    ),
+    "unicast": (*("udata", "uack", "unack", "close", "sync", "sync_ok", "sync_ack"), *CHANGE_KINDS),
     "group": _GROUP_KINDS,
     "uniform": (*_GROUP_KINDS, "commit"),
     "total": (*_GROUP_KINDS, "commit"),
@@ -49,11 +46,10 @@ def frame_kinds(protocol: str, purge: str = "acks") -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Packet:
-    """One datagram under way."""
+    """What is known of a datagram under way."""
 
     sender: str
     incarnation: int
-    data: bytes
     frames: list[Seen]
     kinds: tuple[str, ...]
     addressee: Member | None = None

@@ -81,7 +81,7 @@ def slot_name(slot: int) -> str:
     return "ABCDEFGHIJ"[slot]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Incident:
     """One fault at one time. Which fields matter depends on the fault class."""
 

@@ -195,28 +195,23 @@ class Phases:
             return everybody
         pairs = dict.fromkeys(self._options.pairs)
         pairs.update(dict.fromkeys((dest, slot) for slot, dest in self._options.pairs))
-        members = [process.resident.slot for process in self._cluster.living]
-        among = [
-            pair
-            for pair in pairs
-            if pair[0] in members and pair[1] in members and pair not in self._conditions.severed
-        ]
+        members = {process.resident.slot for process in self._cluster.living}
+        severed = self._conditions.severed
+        among = [pair for pair in pairs if members.issuperset(pair) and pair not in severed]
         return among if self._options.protocol == "unicast" else [*everybody, *among]
 
     def _quiet_after(self) -> int:
         """How long after the last send everything is delivered, and known to be."""
         facts = facts_of(self._cluster)
-        bound = facts.drain_bound_ns(max(self._options.capacities) * self._options.grow)
-        if self._options.protocol != "multicast":
+        most, protocol = max(self._options.capacities), self._options.protocol
+        bound = facts.drain_bound_ns(most * self._options.grow)
+        if protocol != "multicast":
             # A receiver may first have to ask where it stands.
             bound += 8 * facts.tau_ns + 8 * facts.delta_ns
-        if self._options.protocol == "unicast" and not all(
-            m.is_alive for m in self._cluster.processes
-        ):
+        if protocol == "unicast" and not all(each.is_alive for each in self._cluster.processes):
             # The dead are given up at last.
             bound = max(bound, facts.max_retransmit_ns + 4 * facts.tau_ns)
         if self._options.second is not None:
-            most = max(self._options.capacities)
             drained = facts.drain_bound_ns(most, is_gated=True)
             if self._options.second is Stream.TOTAL:  # all go through one window, asked for by 1 s
                 drained = self._options.nodes * drained + NS_PER_S
@@ -231,10 +226,8 @@ class Phases:
         for process in living:
             backlogs = process.resident.application.backlogs.items()
             if any(backlog.wanted for dest, backlog in backlogs if self._is_there(dest)):
-                self._recorder.find(
-                    rule,
-                    f"{process.resident.me} still waits for room though all have delivered",
-                )
+                me = process.resident.me
+                self._recorder.find(rule, f"{me} still waits for room though all have delivered")
 
     def _is_there(self, dest: int) -> bool:
         """Whether anybody takes what is for this destination; a late leaver does not, nor who has

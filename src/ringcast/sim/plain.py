@@ -71,7 +71,7 @@ class FixedDelay:
 
     delay_ns: int
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
         flight.due += self.delay_ns
         return [flight]
 
@@ -82,7 +82,7 @@ class LoseWhere:
 
     is_lost: Callable[[Flight], bool]
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
         return [] if self.is_lost(flight) else [flight]
 
 

@@ -196,7 +196,7 @@ def _unicast_incidents(
                 dest = (source + 1) % nodes
             slots = (source, dest) if fault == "close" else (dest, source)
             at = dice.between(0, safety * 0.9)
-            found.append(Incident(fault=fault, at_ms=at, nodes=slots, what=what))
+            found.append(Incident(fault, at, nodes=slots, what=what))
     return found
 
 
@@ -244,7 +244,7 @@ def _group_options(seed: int, dice: Dice) -> Options:
     mishaps.usual(initial)
     if "F10" in faults and dice.random() < 0.5:
         # Whoever makes a view for another one dies of it.
-        before = dice.choice(mishaps.found or [Incident(fault="F10", at_ms=0.0)])
+        before = dice.choice(mishaps.found or [Incident("F10", 0.0)])
         mishaps.add("F10", what="coordinator", amount=dice.randint(1, 2 * nodes))
         at = round(before.at_ms + dice.between(0, 50), 3)
         mishaps.found[-1] = replace(mishaps.found[-1], at_ms=at)
@@ -277,28 +277,17 @@ def _with_second(options: Options, protocol: str, dice: Dice) -> Options:
     faults, found = options.faults, list(options.incidents)
     if dice.random() < 0.6:
         faults = _with_crashes(faults)
-        found += [
+        for _ in range(dice.choice((1, 1, 2))):
             # With some copies of what it sends gone, or all of them and some of the commit.
-            Incident(
-                fault="F10",
-                at_ms=dice.between(safety * 0.1, safety * 0.9),
-                nodes=(dice.randrange(nodes),),
-                what=dice.choice(("sending", "sending", "sending coordinator")),
-                amount=dice.randint(0, 3 * (nodes - 1)),
-            )
-            for _ in range(dice.choice((1, 1, 2)))
-        ]
+            at, who = dice.between(safety * 0.1, safety * 0.9), (dice.randrange(nodes),)
+            what = dice.choice(("sending", "sending", "sending coordinator"))
+            found.append(Incident("F10", at, 0.0, who, what, dice.randint(0, 3 * (nodes - 1))))
         if dice.random() < 0.5:
             # Whoever makes the view without the dead dies of that.
             after = options.suspect_ms + options.verify_ms + dice.between(0, 100)
-            found.append(
-                replace(
-                    found[-1],
-                    at_ms=round(min(found[-1].at_ms + after, safety), 3),
-                    what="coordinator",
-                    amount=dice.randint(0, 2 * nodes),
-                )
-            )
+            at = round(min(found[-1].at_ms + after, safety), 3)
+            amount = dice.randint(0, 2 * nodes)
+            found.append(replace(found[-1], at_ms=at, what="coordinator", amount=amount))
     return replace(
         options,
         protocol=protocol,
@@ -320,17 +309,13 @@ def _with_crashes(faults: tuple[str, ...]) -> tuple[str, ...]:
 def _with_stability(options: Options, dice: Dice) -> Options:
     """The same run, in which members report what they have delivered. In half of the runs receivers
     retain messages until then."""
-    retain = dice.random() < 0.5
+    retain, safety = dice.random() < 0.5, options.safety_ms
     interval = dice.log_uniform(5, 60)
     targets = (*STABILITY_KINDS, *(RETAINED_KINDS if retain else ()))
     target = dice.choice((options.target, *dice.sample(targets, 2)))
     crashes = _sending_crashes(options, dice)
     calls = [
-        Incident(
-            fault="stabilize",
-            at_ms=dice.between(0, options.safety_ms),
-            nodes=(dice.randrange(options.nodes),),
-        )
+        Incident("stabilize", dice.between(0, safety), nodes=(dice.randrange(options.nodes),))
         for _ in range(dice.choice((0, 0, 1, 3)))
     ]
     return replace(
@@ -352,16 +337,12 @@ def _sending_crashes(options: Options, dice: Dice) -> list[Incident]:
     """Some die in the middle of what they send: it reaches some of the others, and not all."""
     if dice.random() < 0.3 or options.initial < 3:
         return []
-    return [
-        Incident(
-            fault="F10",
-            at_ms=dice.between(options.safety_ms * 0.1, options.safety_ms * 0.9),
-            nodes=(dice.randrange(options.initial),),
-            what="sending plain",
-            amount=dice.randint(1, options.initial - 1),
-        )
-        for _ in range(dice.choice((1, 1, 2)))
-    ]
+    found, safety = [], options.safety_ms
+    for _ in range(dice.choice((1, 1, 2))):
+        at, who = dice.between(safety * 0.1, safety * 0.9), (dice.randrange(options.initial),)
+        amount = dice.randint(1, options.initial - 1)
+        found.append(Incident("F10", at, 0.0, who, "sending plain", amount))
+    return found
 
 
 def _with_state(options: Options, dice: Dice) -> Options:
@@ -399,8 +380,7 @@ def _with_providers_gone(options: Options, dice: Dice) -> tuple[Incident, ...]:
     for before in options.incidents:
         if before.fault in ("join", "F11") and dice.random() < 0.6:
             at = before.at_ms + before.ms + dice.uniform(20, 500)
-            gone = Incident(fault=fault, at_ms=round(at, 3), nodes=(0,), what="coordinator")
-            found.append(gone)
+            found.append(Incident(fault, round(at, 3), nodes=(0,), what="coordinator"))
     return in_order(*found)
 
 

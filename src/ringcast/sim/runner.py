@@ -11,7 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
 from signal import SIG_IGN, SIGINT, signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringcast.rules.table import audit
 from ringcast.sim.cluster import Cluster
@@ -23,7 +23,6 @@ from ringcast.trace.rows import PHASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from multiprocessing.pool import Pool
     from pathlib import Path
 
     from ringcast.rules.findings import Verdict
@@ -46,11 +45,8 @@ class Judged:
 
     def plus(self, other: Judged) -> Judged:
         shares = [share for share in (self.worst, other.worst) if share is not None]
-        return Judged(
-            self.premises + other.premises,
-            self.violations + other.violations,
-            max(shares, default=None),
-        )
+        counts = self.premises + other.premises, self.violations + other.violations
+        return Judged(*counts, max(shares, default=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +83,6 @@ class Result:
         return self.summary.failures
 
 
-def _when(failure: Failure) -> int:
-    """The earliest violation comes first: later ones may follow from it."""
-    return failure.rows[-1].run_idx if failure.rows else 0
-
-
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Rows stay, and the garbage collector would look through them again and again."""
@@ -117,7 +108,10 @@ def run(options: Options, node_factory: NodeFactory | None = None) -> Result:
         for verdict in verdicts
         for violation in verdict.violations
     ]
-    failures = sorted([*findings, *violations], key=_when)
+    # The earliest comes first: later ones may follow from it.
+    failures = sorted(
+        [*findings, *violations], key=lambda each: each.rows[-1].run_idx if each.rows else 0
+    )
     judged = {
         verdict.id: Judged(verdict.premises, verdict.violation_count, verdict.worst)
         for verdict in verdicts
@@ -214,32 +208,21 @@ def run_seeds(
     elif jobs <= 1 or len(seeds) == 1:
         yield from map(work, seeds)
     else:
-        with _pool(min(jobs, len(seeds))) as pool:
+        # Spawned, not forked: the same on every system, and nothing is inherited by accident.
+        # Ctrl-C is for the process that began them, and ends them.
+        with get_context("spawn").Pool(min(jobs, len(seeds)), signal, (SIGINT, SIG_IGN)) as pool:
             yield from pool.imap(work, seeds, chunksize=SEEDS_PER_TASK)
 
 
-def _pool(jobs: int) -> Pool:
-    """Spawned, not forked: the same on every system, and nothing is inherited by accident. Ctrl-C
-    is for the process that began them, and ends them."""
-    return get_context("spawn").Pool(jobs, signal, (SIGINT, SIG_IGN))
-
-
 def _run_one(
-    seed: int,
-    *,
-    protocol: str,
-    partitions: bool,
-    purge: str,
-    record: Path | None,
-    node_factory: NodeFactory | None = None,
+    seed: int, *, record: Path | None, node_factory: NodeFactory | None = None, **terms: Any
 ) -> Summary:
-    options = expand(seed, protocol, partitions=partitions, purge=purge)
-    result = run(options, node_factory)
+    result = run(expand(seed, **terms), node_factory)
     if record is not None:
-        write_trace(record / f"seed-{seed}.jsonl.gz", result.trace)
+        name = f"seed-{seed}"
+        write_trace(record / f"{name}.jsonl.gz", result.trace)
         if find_spec("pyarrow"):
             from ringcast.trace.segments import write_trace_segments
 
-            name = f"seed-{seed}"
             write_trace_segments(record / name, name, result.trace.rows, result.trace.facts)
     return result.summary

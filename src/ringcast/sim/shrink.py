@@ -15,7 +15,7 @@ from ringcast.sim.options import DEFAULTS
 from ringcast.sim.runner import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from ringcast.sim.cluster import NodeFactory
     from ringcast.sim.options import Options
@@ -118,16 +118,12 @@ class Shrinker:
         kept = tuple(items)
         size = len(kept)
         while size > 0:
-            for start in _chunks(len(kept), size):
+            # The last one first: leaving one out moves none that is still to come.
+            for start in reversed(range(0, len(kept), size)):
                 fewer = kept[:start] + kept[start + size :]
                 if len(fewer) < len(kept) and self._fails(build(fewer)):
                     kept = fewer
             size //= 2
-
-
-def _chunks(count: int, size: int) -> Iterator[int]:
-    """Where chunks start, the last one first: leaving one out moves none that is still to come."""
-    return reversed(range(0, count, size))
 
 
 def _size(result: Result) -> str:

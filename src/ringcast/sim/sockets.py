@@ -20,7 +20,7 @@ from ringcast.model import INCARNATION_MAX, Address
 from ringcast.sim.clock import LocalClock
 from ringcast.sim.event_loop import NS_PER_S, TURN_NS
 from ringcast.sim.plain import LoseWhere
-from ringcast.sim.world import Does, Link, Network
+from ringcast.sim.world import Link, Network
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,7 +52,7 @@ class Jitter:
     mean_ns: float
     least_ns: int
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
         flight.base = flight.due
         flight.draws = self.draw(dice)
         flight.due += self.delay(flight.draws[LATE])
@@ -180,7 +180,7 @@ class Internet:
             self._jitter,
             LoseWhere(lambda flight: flight.draws[LOST] < loss),
             LoseWhere(lambda flight: self._is_cut(_socket(flight).host, flight.link.dest)),
-            Does(self._copy),
+            self._copy,
         )
         self._sockets: dict[Address, VirtualSocket] = {}
         self._hosts: dict[Address, VirtualHost] = {}
@@ -232,13 +232,10 @@ class Internet:
 
     def _refuse(self, source: VirtualSocket, dest: Address) -> None:
         is_bound = self._sockets.get(source.address) is source
-        if is_bound and not self._is_cut(source.host, dest) and not self._is_deaf(source, dest):
-            source.arrive(dest)
-
-    def _is_deaf(self, source: VirtualSocket, dest: Address) -> bool:
-        """What comes back is cut, one way."""
         other = self._hosts.get(dest)
-        return other is not None and (other, source.host) in self.cuts
+        is_deaf = other is not None and (other, source.host) in self.cuts  # what comes back is cut
+        if is_bound and not is_deaf and not self._is_cut(source.host, dest):
+            source.arrive(dest)
 
     def _is_cut(self, host: VirtualHost, dest: Address) -> bool:
         other = self._hosts.get(dest)
@@ -292,6 +289,7 @@ class VirtualHost:
     # Its clock and timers
 
     def now(self) -> int:
+        """What its clock shows."""
         true = self._network.clock.now
         return true if self._clock is None else self._clock.read(true)
 
@@ -299,6 +297,7 @@ class VirtualHost:
     """Virtual time begins with the epoch."""
 
     def due_s(self, local_s: float) -> float:
+        """When a timer fires that is set for this time on its clock."""
         due_s = local_s
         if self._clock is not None:
             due = self._clock.when(round(local_s * NS_PER_S))

@@ -11,12 +11,10 @@ if TYPE_CHECKING:
 
     from ringcast.trace.rows import Row
 
-HIDDEN = frozenset(
-    {
-        *(trace.RX, trace.WIN, trace.BLOCK, trace.ACKMAP, trace.DROP_LOW),
-        *(trace.UNICAST_WIN, trace.TICK, trace.TAIL),
-    }
-)
+HIDDEN = {
+    *(trace.RX, trace.WIN, trace.BLOCK, trace.ACKMAP, trace.DROP_LOW),
+    *(trace.UNICAST_WIN, trace.TICK, trace.TAIL),
+}
 """Rows that only repeat what others tell."""
 
 _WIRE = (trace.TX, trace.RX, trace.NET_DROP, trace.NET_DUP, trace.NET_CORRUPT)

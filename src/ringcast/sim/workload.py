@@ -11,23 +11,14 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING
 
-from ringcast.events import (
-    Delivered,
-    FragmentsDelivered,
-    StateAbandoned,
-    StateBegun,
-    StateChunk,
-    StateLost,
-    StateReceived,
-    StateWanted,
-    StateWritable,
-)
+from ringcast import events
+from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import alike
 from ringcast.rules.state import NOTHING, Content, run_hash
 from ringcast.sim.options import slot_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from ringcast.events import Event
     from ringcast.model import Member
@@ -75,33 +66,27 @@ class Backlog:
         self._sizes = sizes
         self._payloads = payloads
         self._counter = 0
-        self._ready: deque[bytes] = deque()
+        self.ready: deque[bytes] = deque()
+        """The next ones, made and not accepted."""
 
     def next_messages(self, limit: int) -> list[bytes]:
         """The next messages to offer, the same ones until they are accepted: all with headers, or
         none."""
-        while len(self._ready) < min(limit, self.wanted):
+        while len(self.ready) < min(limit, self.wanted):
             self._counter += 1
             # Sizes follow from the counter alone, so that a retry offers the same bytes.
             size = self._sizes[self._counter * 2654435761 // 65536 % len(self._sizes)]
-            self._ready.append(self._payloads.make(self._origin, self._counter, size))
-        return next((run for _, run in alike(1, self._ready)), [])
+            self.ready.append(self._payloads.make(self._origin, self._counter, size))
+        return next((run for _, run in alike(1, self.ready)), [])
 
     def accepted(self, count: int) -> None:
         self.wanted -= count
         for _ in range(count):
-            self._ready.popleft()
-
-    def give_up(self) -> None:
-        """Drop what has not been sent yet."""
-        self.wanted = 0
-        self._ready.clear()
+            self.ready.popleft()
 
 
 class Application:
     """One member's application: sends its backlogs as room appears, and takes what comes."""
-
-    __slots__ = ("_me", "_payloads", "_sizes", "backlogs", "rate")
 
     def __init__(self, me: Member, options: Options, payloads: Payloads) -> None:
         self.rate: float | None = None
@@ -137,7 +122,8 @@ class Application:
     def give_up(self) -> None:
         """Drop what has not been sent yet."""
         for backlog in self.backlogs.values():
-            backlog.give_up()
+            backlog.wanted = 0
+            backlog.ready.clear()
 
 
 # State for joiners
@@ -146,36 +132,22 @@ AGAIN_MS = 50.0
 """How often an application that cannot give, or will not, thinks about it again."""
 
 
-class Ledger:
-    """What was handed to the application, by origin."""
+def dump_entries(entries: Mapping[OriginKey, Content]) -> bytes:
+    lines = [
+        f"{name} {incarnation} {stream} {content.messages} {content.last} {content.hash}\n"
+        for (name, incarnation, stream), content in entries.items()
+    ]
+    return "".join(lines).encode()
 
-    def __init__(self) -> None:
-        self.entries: dict[OriginKey, Content] = {}
 
-    def add(self, event: Delivered | FragmentsDelivered) -> None:
-        run = event.run if isinstance(event, Delivered) else event
-        origin = (str(event.sender), event.sender.incarnation, int(run.stream))
-        content = self.entries.get(origin, NOTHING)
-        for payload in event.run.payloads if isinstance(event, Delivered) else ():
-            content = content.then(1, run.last, run_hash([payload]))  # as they come: one by one
-        self.entries[origin] = content._replace(last=run.last)
-
-    def dump(self) -> bytes:
-        lines = [
-            f"{name} {incarnation} {stream} {content.messages} {content.last} {content.hash}\n"
-            for (name, incarnation, stream), content in self.entries.items()
-        ]
-        return "".join(lines).encode()
-
-    @classmethod
-    def load(cls, text: bytes) -> Ledger:
-        """ValueError: this is no ledger."""
-        ledger = cls()
-        for line in text.decode("ascii").splitlines():
-            name, *numbers = line.split()
-            incarnation, stream, messages, last, hash = map(int, numbers)
-            ledger.entries[name, incarnation, stream] = Content(messages, last, hash)
-        return ledger
+def load_entries(text: bytes) -> dict[OriginKey, Content]:
+    """Of a state. ValueError: this is none."""
+    entries = {}
+    for line in text.decode("ascii").splitlines():
+        name, *numbers = line.split()
+        incarnation, stream, messages, last, hash = map(int, numbers)
+        entries[name, incarnation, stream] = Content(messages, last, hash)
+    return entries
 
 
 class Keeper:
@@ -183,7 +155,8 @@ class Keeper:
     later, bit by bit, or not."""
 
     def __init__(self, owner: SimulatedMember, cluster: Cluster) -> None:
-        self.ledger = Ledger()
+        self.entries: dict[OriginKey, Content] = {}
+        """What is in the state, by origin."""
         self.giving: dict[int, list[bytes]] = {}
         """Of each transfer that is wanted the chunks that the node has not accepted yet."""
         self.most_chunks = 0
@@ -194,32 +167,36 @@ class Keeper:
         self._random = cluster.state_random
         self._incoming: list[bytes] = []
 
-    @property
-    def entries(self) -> dict[OriginKey, Content]:
-        """What is in the state, by origin."""
-        return self.ledger.entries
-
     def see(self, event: Event) -> None:
         """What happens, in order. ValueError: a state came that is none."""
         match event:
             case Delivered() | FragmentsDelivered() if not event.epoch:
-                self.ledger.add(event)
-            case StateWanted(transfer):
-                self.giving[transfer] = self._cut(self.ledger.dump())
+                self._add(event)
+            case events.StateWanted(transfer):
+                self.giving[transfer] = self._cut()
                 self.most_chunks = max(self.most_chunks, len(self.giving[transfer]))
-            case StateAbandoned(transfer):
+            case events.StateAbandoned(transfer):
                 self.giving.pop(transfer, None)
-            case StateBegun() | StateLost():
+            case events.StateBegun() | events.StateLost():
                 self._incoming = []
-            case StateChunk(payload):
+            case events.StateChunk(payload):
                 self._incoming.append(payload)
-            case StateReceived():
+            case events.StateReceived():
                 text, _, _ = b"".join(self._incoming).partition(b"\0")
                 self._incoming = []
-                self.ledger = Ledger.load(text)
+                self.entries = load_entries(text)
 
-    def _cut(self, text: bytes) -> list[bytes]:
-        text += bytes(self._options.ballast)
+    def _add(self, event: Delivered | FragmentsDelivered) -> None:
+        run = event.run if isinstance(event, Delivered) else event
+        origin = (str(event.sender), event.sender.incarnation, int(run.stream))
+        content = self.entries.get(origin, NOTHING)
+        for payload in event.run.payloads if isinstance(event, Delivered) else ():
+            content = content.then(1, run.last, run_hash([payload]))  # as they come: one by one
+        self.entries[origin] = content._replace(last=run.last)
+
+    def _cut(self) -> list[bytes]:
+        """The state as it is now, in chunks."""
+        text = dump_entries(self.entries) + bytes(self._options.ballast)
         chunks, start = [], 0
         while start < len(text):
             stop = start + self._random.choice(self._options.chunk_bytes)
@@ -227,9 +204,9 @@ class Keeper:
             start = stop
         return chunks
 
-    def react(self, events: Iterable[Event]) -> None:
-        for event in events:
-            if isinstance(event, StateWanted | StateWritable):
+    def react(self, taken: Iterable[Event]) -> None:
+        for event in taken:
+            if isinstance(event, events.StateWanted | events.StateWritable):
                 self.plan(event.transfer)
 
     def plan(self, transfer: int) -> None:

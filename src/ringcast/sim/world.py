@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 from ringcast.sim.clock import LocalClock, VirtualClock, ns
 
@@ -73,20 +73,9 @@ class Flight:
         return () if self.packet is None else self.packet.kinds
 
 
-class Fault(Protocol):
-    """What may befall a datagram."""
-
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
-        """What goes on: none, it is lost; two, it is copied; it may have other bytes, or be due
-        at another time."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Does:
-    """A fault that one function does."""
-
-    apply: Callable[[Flight, Random], list[Flight]]
+Fault: TypeAlias = "Callable[[Flight, Random], list[Flight]]"
+"""What may befall a datagram: what of it goes on. None, it is lost; two, it is copied; it may have
+other bytes, or be due at another time."""
 
 
 class Network:
@@ -124,9 +113,9 @@ class Network:
         flights = [Flight(link, datagram, now, packet, sender)]
         for fault in self.faults:
             if len(flights) == 1:
-                flights = fault.apply(flights[0], link.random)
+                flights = fault(flights[0], link.random)
             else:
-                flights = [more for each in flights for more in fault.apply(each, link.random)]
+                flights = [more for each in flights for more in fault(each, link.random)]
         for flight in flights:
             if flight.keeps_order:
                 flight.due = link.last_arrival = max(flight.due, link.last_arrival)

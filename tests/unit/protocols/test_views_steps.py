@@ -50,7 +50,7 @@ class OneFrame:
         self._fault = fault
         self._which = which
 
-    def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
         process = self._group.world.processes[flight.link.source]
         if not process.is_alive:
             return []  # it died in the middle of sending

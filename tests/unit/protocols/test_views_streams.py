@@ -133,7 +133,7 @@ def said_by(group: ViewGroup) -> list[str]:
     told: list[str] = []
 
     class Listener:
-        def apply(self, flight: Flight, dice: Random) -> list[Flight]:
+        def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
             source, dest = flight.link.source, flight.link.dest
             node = group.world.processes[source].node
             for frame in node.codec.unpack(flight.datagram, overhear=True)[1]:
