@@ -17,7 +17,7 @@ BENCHMARKS = ROOT / "benchmarks"
 LEVELS = [
     {"errors", "model", "texts"},
     {"checks"},
-    {"config", "config_file", "events", "private", "settings"},
+    {"arguments", "config", "config_file", "events", "options", "private", "settings"},
     {"wire", "window", "core"},
     {"protocols"},
     {"datagrams", "node"},
@@ -33,7 +33,7 @@ APART = {("rules", "protocols"), ("rules", "node")}
 
 PURE = (
     *("wire", "window", "core", "protocols", "datagrams", "node"),
-    *("model", "events", "checks", "config", "settings", "errors", "texts"),
+    *("model", "events", "checks", "config", "options", "settings", "errors", "texts"),
 )
 PURE_FILES = {f"replicated/{name}.py" for name in ("encoding", "machine", "structures")}
 FORBIDDEN = {

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from ringcast.aio import group as aio
     from ringcast.aio import receipts
     from ringcast.aio.answers import Health
-    from ringcast.aio.joining import JoinOptions
     from ringcast.aio.read_queue import Guarantee, Message, Notice
     from ringcast.aio.requests import Replies
     from ringcast.aio.threads import GiveState, TakeState
+    from ringcast.arguments import JoinOptions
     from ringcast.model import Member, View
     from ringcast.wire.codec import Buffer
 

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from ringcast.aio.requests import Handler, Replies, Request
     from ringcast.aio.send_queue import SendQueue
     from ringcast.aio.state import GiveState, TakeState
+    from ringcast.arguments import JoinOptions
     from ringcast.events import Event, StateEvent
     from ringcast.model import View
     from ringcast.wire.codec import Buffer
@@ -98,19 +99,14 @@ class Group:
     def __init__(
         self,
         place: MemberHost,
-        *,
-        receive: bool,
-        receive_own: bool,
-        must_exist: bool,
-        waits_for_members: bool,
-        send_time: bool,
+        given: JoinOptions,
         hooks: tuple[GiveState, TakeState] | None,
     ) -> None:
         self._place = place
-        self._is_receiving = receive
-        self._is_receiving_own = receive_own
-        self._waits_for_members = waits_for_members
-        self._wall = place.host.wall if send_time else None
+        self._is_receiving = given["receive"]
+        self._is_receiving_own = given["receive_own"]
+        self._waits_for_members = given["when_few"] == "wait"
+        self._wall = place.host.wall if given["send_time"] else None
         self._is_leaving = False
         self._leave_by: float | None = None  # by the clock of the loop
         self._losses = ""  # once it has left: what may not have been delivered, for people
@@ -128,7 +124,7 @@ class Group:
         self._requests = Requests(self._published.asked)
         on_request, on_reply = self._requests.on_request, self._requests.on_reply
         owner = Owner(self._on_event, on_request, on_reply, self._on_input)
-        self._requests.driver = self._driver = place.drive(owner, must_exist=must_exist)
+        self._requests.driver = self._driver = place.drive(owner)
         self._gathered = self._driver.gathered
         self._to_all = self._gathered.to_all
         self._queues: list[Gatherings | SendQueue] = [self._gathered]  # before the window
@@ -139,7 +135,8 @@ class Group:
         self._state: StateExchange | None = None
         if hooks is not None:
             self._state = StateExchange(
-                *(self._driver, self._read_queue if receive else None, self._published), *hooks
+                *(self._driver, self._read_queue if self._is_receiving else None, self._published),
+                *hooks,
             )
 
     @property
