@@ -58,7 +58,7 @@ class Stay:
         finally:
             try:
                 self._group._close()
-                note_losses(final, self._group._losses)
+                note_losses(final, self._group._presence.losses)
             finally:
                 if self._block is not None:
                     TERMINATION.close(self._block)
@@ -82,4 +82,4 @@ class Stay:
 
     @property
     def _is_hurried(self) -> bool:
-        return self._group._is_hurried or not self._host.is_up
+        return self._group._presence.is_hurried or not self._host.is_up
