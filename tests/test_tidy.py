@@ -206,19 +206,9 @@ def test_retired_words_are_found_where_they_are_names() -> None:
     assert retired_words("in the box, a highest seqno, forgetting, devoted") == []
 
 
-LONG = {
-    "aio/group.py": (787, "one table of options"),  # headers in each way to send; total; publishers
-    "blocking.py": (536, "one table of options"),  # the same
-    "aio/tcp.py": (544, "transports apart"),
-}
-"""Files of more than 450 lines: how long they may be, and what will split them. It only shrinks."""
-
-
 @pytest.mark.parametrize("path", FILES)
 def test_files_are_short(path: str) -> None:
-    lines = len((SOURCE / path).read_text().splitlines())
-    assert lines <= (LONG[path][0] if path in LONG else 450)
-    assert lines > 450 or path not in LONG, "it is short now: take it out of the list"
+    assert len((SOURCE / path).read_text().splitlines()) <= 450
 
 
 CEILINGS = {
