@@ -16,16 +16,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import WeakSet
 
-from ringcast.aio.ending import note_losses
 from ringcast.aio.engine import Engine, Latch, failed
 from ringcast.aio.group import REQUEST_TIMEOUT_S
 from ringcast.aio.joining import join as join_on_loop
 from ringcast.aio.payloads import as_messages
+from ringcast.aio.presence import note_losses
 from ringcast.aio.requests import Request, refusing
 from ringcast.aio.send_queue import LOOK_S, SendQueues
 from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
-from ringcast.aio.thread_reading import ThreadReading
-from ringcast.aio.threads import Receipt, check_timeout, entered, giving, taking
+from ringcast.aio.threads import Receipt, ThreadReading, check_timeout, entered, giving, taking
 from ringcast.checks import check_function
 from ringcast.errors import GroupClosed, TimedOut
 from ringcast.events import Closed

@@ -9,15 +9,14 @@ from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import fields, replace
 from functools import wraps
-from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 from ringcast import private
-from ringcast.aio.ending import Stay
 from ringcast.aio.group import Group
 from ringcast.aio.host import HOST, MACHINE
 from ringcast.aio.member_host import MemberHost, Recording
+from ringcast.aio.presence import Stay
 from ringcast.aio.reach import check_address, check_own, warn_of_exposure
 from ringcast.aio.sources import (
     ListSource,
@@ -44,24 +43,7 @@ DEFAULT_INTERVAL_S = 2.0
 
 HOW = "write `async with ringcast.join(…) as group:`; the block is how long this member stays"
 
-SIGNATURE = Signature(
-    [
-        Parameter("group", Parameter.POSITIONAL_OR_KEYWORD, default="", annotation="str"),
-        *(
-            Parameter(
-                *(name, Parameter.KEYWORD_ONLY),
-                default=PROGRAM[name].default if name in PROGRAM else None,
-                annotation=annotation,
-            )
-            for name, annotation in {
-                **JoinOptions.__annotations__,
-                "give_state": "GiveState | None",
-                "take_state": "TakeState | None",
-            }.items()
-        ),
-    ]
-)
-"""Of `join`, for who asks Python what there is."""
+NAMES = {"group", "give_state", "take_state", *JoinOptions.__annotations__}
 
 P = ParamSpec("P")
 M = TypeVar("M")
@@ -128,12 +110,10 @@ def entered(joining: Callable[P, AsyncIterator[Group]]) -> Callable[P, Join]:
 
     @wraps(joining)
     def made(*args: P.args, **options: P.kwargs) -> Join:
-        unknown = options.keys() - SIGNATURE.parameters
-        if unknown:
+        if unknown := options.keys() - NAMES:
             raise TypeError(f"join() got an unexpected keyword argument {min(unknown)!r}")
         return Join(manager(*args, **options))
 
-    made.__dict__["__signature__"] = SIGNATURE
     return made
 
 
