@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ringcast.aio.answers import answer, health_of
 from ringcast.aio.driver import Owner
 from ringcast.aio.payloads import as_bytes, as_messages, with_block
-from ringcast.aio.presence import Presence
+from ringcast.aio.presence import Presence, check_member
 from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.published import Published
@@ -217,7 +217,7 @@ class Group:
         if type(payload) is not bytes or len(payload) > PAYLOAD_BYTES_MAX:
             payload = check_payload(payload)
         if not isinstance(member, Member):
-            self._presence.check_peer(member)
+            check_member(member)
         if type(timeout) not in (int, float) or not 0 <= timeout <= REQUEST_TIMEOUT_S_MAX:
             check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
         by = asyncio.get_running_loop().time() + timeout

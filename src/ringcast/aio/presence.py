@@ -84,17 +84,11 @@ class Presence:
             raise GroupClosed("this member is leaving its group")
 
     def check_peer(self, to: Member | None) -> None:
-        """What only looks like a member is equal to it, and would be taken for it until it is sent
-        to."""
-        if to is None:
-            return
-        if not isinstance(to, Member):
-            raise UsageError(
-                f"a member is meant, not {to!r}: pass group.view['its name'], or a message's sender"
-            )
-        assert self.view is not None
-        if to not in self.view:
-            check_address(to.address, insecure=self._driver.node.config.insecure)
+        if to is not None:
+            check_member(to)
+            assert self.view is not None
+            if to not in self.view:
+                check_address(to.address, insecure=self._driver.node.config.insecure)
 
     async def enter(self, place: MemberHost, state: StateExchange | None, limit_s: float) -> None:
         """Find the group, and be let in."""
@@ -138,6 +132,14 @@ class Presence:
     def hurry(self) -> None:
         """Whatever it waits for: be gone at once."""
         self.is_hurried = True
+
+
+def check_member(member: object) -> None:
+    """What only looks like one is equal to it, and would be taken for it until it is sent to."""
+    if not isinstance(member, Member):
+        raise UsageError(
+            f"a member is meant, not {member!r}: pass group.view['its name'], or a message's sender"
+        )
 
 
 def note_losses(error: BaseException | None, losses: str) -> None:
