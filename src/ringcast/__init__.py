@@ -7,7 +7,8 @@ from ringcast.aio.joining import join
 from ringcast.aio.read_queue import Message
 from ringcast.aio.receipts import Receipt
 from ringcast.aio.requests import Replies, Request
-from ringcast.aio.sources import DirectorySource, Source
+from ringcast.aio.sources import DirectorySource
+from ringcast.arguments import JoinOptions, Source
 from ringcast.config import (
     GroupConfig,
     MembershipConfig,
@@ -72,6 +73,7 @@ __all__ = [
     "GroupConfig",
     "Headers",
     "Health",
+    "JoinOptions",
     "JoinTimeout",
     "LockLost",
     "Member",

@@ -13,23 +13,21 @@ import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import WeakSet
 
-from ringcast.aio.ending import note_losses
 from ringcast.aio.engine import Engine, Latch, failed
-from ringcast.aio.group import BATCH_MAX, PREFETCH, REQUEST_TIMEOUT_S
+from ringcast.aio.group import REQUEST_TIMEOUT_S
 from ringcast.aio.joining import join as join_on_loop
 from ringcast.aio.payloads import as_messages
-from ringcast.aio.read_queue import ReadQueue
+from ringcast.aio.presence import note_losses
 from ringcast.aio.requests import Request, refusing
 from ringcast.aio.send_queue import LOOK_S, SendQueues
 from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
-from ringcast.aio.threads import Receipt, check_timeout, entered, giving, taking
+from ringcast.aio.threads import Receipt, ThreadReading, check_timeout, entered, giving, taking
 from ringcast.checks import check_function
 from ringcast.errors import GroupClosed, TimedOut
-from ringcast.events import Closed, Delivered
+from ringcast.events import Closed
 from ringcast.protocols.views.layer import GOODBYE_SHARE
 from ringcast.window.fragmenter import check_payloads
 
@@ -40,10 +38,12 @@ if TYPE_CHECKING:
     from ringcast.aio import group as aio
     from ringcast.aio import receipts
     from ringcast.aio.answers import Health
-    from ringcast.aio.joining import JoinOptions
     from ringcast.aio.read_queue import Guarantee, Message, Notice
     from ringcast.aio.requests import Replies
+    from ringcast.aio.sending import HowLong
     from ringcast.aio.threads import GiveState, TakeState
+    from ringcast.arguments import JoinOptions
+    from ringcast.events import Delivered
     from ringcast.model import Member, View
     from ringcast.wire.codec import Buffer
 
@@ -63,9 +63,7 @@ class Group:
         self._leaving = asyncio.Event()
         self._sends = SendQueues(engine, group)
         self._queues = self._sends.to_all
-        self._reading = RLock()
-        self._read_queue = ReadQueue(group.me)  # messages on their way to readers, under the lock
-        self._notice: Notice | None = None  # after them, for who reads events
+        self._reading = ThreadReading(engine, group._reading, group._presence, group.me)
         self._asked: deque[Request] = deque()
         _groups.add(self)
 
@@ -105,28 +103,12 @@ class Group:
 
     @overload
     def send(
-        self,
-        payload: Buffer,
-        *,
-        to: Member | None = None,
-        guarantee: Guarantee = "fifo",
-        headers: Mapping[str, str] | None = None,
-        channel: str = "",
-        receipt: Literal[False] = False,
-        timeout: float | None = None,
+        self, payload: Buffer, *, receipt: Literal[False] = False, **how: Unpack[HowLong]
     ) -> None: ...
 
     @overload
     def send(
-        self,
-        payload: Buffer,
-        *,
-        to: Member | None = None,
-        guarantee: Guarantee = "fifo",
-        headers: Mapping[str, str] | None = None,
-        channel: str = "",
-        receipt: Literal[True],
-        timeout: float | None = None,
+        self, payload: Buffer, *, receipt: Literal[True], **how: Unpack[HowLong]
     ) -> Receipt: ...
 
     def send(
@@ -179,17 +161,17 @@ class Group:
         wants_receipt: bool = False,
     ) -> receipts.Receipt | None:
         check_timeout(timeout)
-        group = self._group
-        group._check_target(to, guarantee)
+        sending = self._group._sending
+        sending.check_target(to, guarantee)
         self._check_open()
-        node = group._driver.node
+        node = self._group._driver.node
         # A list of its own: the caller may change its.
-        found = list(group._with_block(as_messages(payloads), headers, channel))
+        found = list(sending.with_block(as_messages(payloads), headers, channel))
         check_payloads(found, node.config.multicast.max_message_bytes)
         if not found:
             return None
         if to is None:
-            few = None if group._waits_for_members else node.minimum.too_few(time.monotonic_ns())
+            few = None if sending.waits_for_members else node.minimum.too_few(time.monotonic_ns())
             if few is not None:
                 raise few
         return self._sends.send(found, to, guarantee, timeout, wants_receipt=wants_receipt)
@@ -249,29 +231,18 @@ class Group:
     def __iter__(self) -> Iterator[Message]:
         """Messages one by one, in each sender's order. Reading may stop and go on at any time, and
         several threads may read: each message comes to one of them."""
-        self._group._check_receiving()
-        return self._read(self._read_queue.take_message, PREFETCH)
+        return self._reading.messages()
 
     def batches(self) -> Iterator[Delivered]:
         """Runs of messages as they come: `run.payloads` of one `sender`. The fast way to read."""
-        self._group._check_receiving()
-        return self._read(self._read_queue.take_run, BATCH_MAX)
+        return self._reading.batches()
 
     def events(self) -> Generator[Delivered | Notice | Closed, None, None]:
         """Everything in one order: messages as runs, views, losses, and at last the end.
 
         While nobody reads events, losses are logged as warnings.
         """
-        self._engine.soon(partial(self._watch, 1))
-        try:
-            taken: Iterator[Delivered | Notice]
-            taken = self._read(self._take_event, BATCH_MAX, with_notices=True)
-            yield from taken
-            closed = self._group._closed
-            if closed is not None:
-                yield closed
-        finally:
-            self._engine.soon(partial(self._watch, -1))
+        return self._reading.events()
 
     def flush(self, *, timeout: float | None = None) -> None:
         """Wait until the others have delivered everything that was sent here before this call, to
@@ -328,11 +299,9 @@ class Group:
     def _disown(self) -> None:
         """This process is a copy, made by fork in the middle of whatever other threads did."""
         self._engine.disown(FORKED)
-        self._group._closed = Closed(FORKED)
-        self._read_queue = self._group._read_queue = ReadQueue(self.me)  # it is the parent's
-        self._notice = None
+        self._group._presence.closed = Closed(FORKED)
+        self._reading.disown()
         self._asked.clear()
-        self._reading = RLock()
 
     # In the calling thread
 
@@ -340,7 +309,7 @@ class Group:
         self._engine.check_thread()
         if self._engine.failure is not None:
             raise GroupClosed(self._engine.failure)
-        self._group._check_open()
+        self._group._presence.check_open()
 
     def _do(self, what: Callable[[], T]) -> T:
         """Have something done in the loop that waits for nothing."""
@@ -354,32 +323,6 @@ class Group:
             if not self._engine.is_over:
                 raise
         return what()  # nobody else is at it any more
-
-    def _read(
-        self, take: Callable[[], T | None], limit: int, *, with_notices: bool = False
-    ) -> Iterator[T]:
-        while True:
-            with self._reading:
-                item = take()
-                while item is None and self._fetch(limit, with_notices):
-                    item = take()
-            if item is None:
-                return
-            yield item
-
-    def _fetch(self, limit: int, with_notices: bool) -> bool:
-        """Wait for more to read; False once there will be no more."""
-        try:
-            return self._engine.call(partial(self._refill, limit, with_notices))
-        except GroupClosed:
-            return self._move(with_notices)  # what had been taken and not read
-
-    def _take_event(self) -> Delivered | Notice | None:
-        delivered = self._read_queue.take_run()
-        if delivered is None:
-            notice, self._notice = self._notice, None
-            return notice
-        return delivered
 
     # In the loop
 
@@ -395,7 +338,7 @@ class Group:
             sends.close()
             membership = self._group._driver.node.config.membership
             goodbye_s = membership.leave_timeout_s / GOODBYE_SHARE  # for the others to learn of it
-            within_s = max(0.0, self._group._leave_within() - goodbye_s)
+            within_s = max(0.0, self._group._presence.leave_within() - goodbye_s)
             await asyncio.wait(sends.pumps, timeout=within_s)
         except Exception as error:
             self._group._end(Closed(failed(error)))  # who waits is told why
@@ -409,23 +352,6 @@ class Group:
             with suppress(asyncio.CancelledError):
                 pump.result()
 
-    async def _refill(self, limit: int, with_notices: bool) -> bool:
-        is_more = await self._group._refill(limit)
-        return self._move(with_notices) or is_more
-
-    def _move(self, with_notices: bool) -> bool:
-        """To where threads read, up to the next notice if those are wanted; False: nothing was."""
-        queue = self._group._read_queue
-        take = queue.take if with_notices else queue.take_run
-        has_moved = False
-        while self._notice is None and (item := take()) is not None:
-            has_moved = True
-            if isinstance(item, Delivered):
-                self._read_queue.items.append(item)
-            else:
-                self._notice = item
-        return has_moved
-
     async def _fetch_request(self) -> bool:
         request = await anext(self._group.requests(), None)
         if request is None:
@@ -436,12 +362,6 @@ class Group:
 
         self._asked.append(Request(request.sender, request.payload, answer))
         return True
-
-    def _watch(self, change: int) -> None:
-        queue = self._group._read_queue
-        queue.watchers += change
-        if not queue.watchers:
-            queue.tell_losses()
 
 
 @entered
@@ -499,9 +419,9 @@ def join(
         handle.leave()
     except BaseException as error:
         try:  # at once: the second Ctrl-C may come any time from here on
-            _leave_after(error, handle)
+            _leave_after(error, handle, is_second=False)
         except BaseException as second:
-            _go_at_once(second, handle)
+            _leave_after(second, handle, is_second=True)
             raise
         raise
     finally:
@@ -509,22 +429,15 @@ def join(
             TERMINATION.close(block)
 
 
-def _leave_after(error: BaseException, handle: Group) -> None:
-    """In good order, unless it was interrupted before. What may not have been delivered is said on
-    what is raised."""
-    if is_urgent(error):
-        handle._engine.soon(handle._group._hurry)
+def _leave_after(error: BaseException, handle: Group, *, is_second: bool) -> None:
+    """In good order, unless it was interrupted before, or again while leaving, as by a second
+    Ctrl-C. What may not have been delivered is said on what is raised."""
+    if is_second or is_urgent(error):
+        handle._engine.soon(handle._group._presence.hurry)
         handle._engine.abort()
     else:
         handle.leave()
-    note_losses(error, handle._group._losses)
-
-
-def _go_at_once(second: BaseException, handle: Group) -> None:
-    """It was interrupted again while leaving, as by a second Ctrl-C."""
-    handle._engine.soon(handle._group._hurry)
-    handle._engine.abort()
-    note_losses(urgent(second), handle._group._losses)
+    note_losses(urgent(error) if is_second else error, handle._group._presence.losses)
 
 
 def _disown_all() -> None:

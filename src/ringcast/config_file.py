@@ -32,6 +32,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ringcast.arguments import PROGRAM
 from ringcast.config import (
     GroupConfig,
     MembershipConfig,
@@ -41,6 +42,7 @@ from ringcast.config import (
     settings,
 )
 from ringcast.errors import ConfigError, UsageError
+from ringcast.private import VARIABLE as FILE_MODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -51,22 +53,11 @@ if TYPE_CHECKING:
 
 FILE_BYTES_MAX = 1 << 20
 PREFIX = "RINGCAST_"
-KEYS = {"RINGCAST_KEY", "RINGCAST_KEY_FILE"}
-"""These are for groups that are given no key otherwise, so they do not go before a file."""
-
 PRESET = "RINGCAST_PRESET"
-ARGUMENTS = (
-    *("discovery", "give_state", "take_state", "join_timeout_s", "lose", "receive", "receive_own"),
-    *(
-        "record_interval_s",
-        "record_level",
-        "record_payloads",
-        "run_id",
-        "send_time",
-        "signals",
-        "when_few",
-    ),
-)
+OTHERS = {PRESET, FILE_MODE, "RINGCAST_KEY", "RINGCAST_KEY_FILE"}
+"""Those for keys are for groups that are given none otherwise: they do not go before a file."""
+
+ARGUMENTS = {"give_state", "take_state", *PROGRAM}
 """Of `join`: what belongs to a program, and not to where it runs."""
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -216,7 +207,7 @@ def _environment() -> dict[str, Sections]:
     by_key = {key: name for name, (_, key) in reversed(known.items())}
     found: dict[str, Sections] = {}
     for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
-        if name in KEYS or name == PRESET:
+        if name in OTHERS:
             continue
         plain = name.removeprefix(PREFIX).lower()
         if name in known:
@@ -267,20 +258,21 @@ def _check_key(key: str, section: str, where: str) -> None:
     known = settings(kind)
     if key in known:
         return
-    if any(field.name == key and field.metadata for field in fields(kind)):
+    if any(field.name == key and "internal" in field.metadata for field in fields(kind)):
         raise UsageError(f"{where}[{section}] {key} is internal: leave it to a preset")
     raise _unknown(f"{where}no such key in [{section}]", key, known)
 
 
 def _value_for(kind: type[Any], key: str, text: str) -> Any:
     """What one variable says."""
-    declared = next(str(field.type) for field in fields(kind) if field.name == key)
-    if declared == "bool":
-        return FLAGS.get(text.lower(), text)
-    if "Sequence" in declared:
-        return [part.strip() for part in text.split(",") if part.strip()]
-    is_text = "str" in declared or declared == "TransportName"
-    return text if is_text else _value_of(text)
+    match next(field.metadata["kind"].word for field in fields(kind) if field.name == key):
+        case "flag":
+            return FLAGS.get(text.lower(), text)
+        case "list":
+            return [part.strip() for part in text.split(",") if part.strip()]
+        case "text":
+            return text
+    return _value_of(text)
 
 
 def _value_of(text: str) -> Any:

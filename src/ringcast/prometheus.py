@@ -87,8 +87,8 @@ def _asking(group: Group | blocking.Group) -> Callable[[], Answer | None]:
 
 
 def _answer(group: Group) -> Answer:
-    if group._closed is not None:
-        raise GroupClosed(group._closed.reason)
+    if group._presence.closed is not None:
+        raise GroupClosed(group._presence.closed.reason)
     return answer({"ask": "top"}, group, group._driver)
 
 

@@ -120,7 +120,7 @@ def test_what_waits_for_a_member_that_departs_is_undeliverable_and_its_queue_goe
             if lost >= 42:  # 8 have seqnos, and may arrive
                 break
         until(lambda: not queued(a))
-        assert len(a._group._queues) == 4
+        assert len(a._group._sending.queues) == 4
         with pytest.raises(Undeliverable, match="is not in the view"):
             a.send(b"after", to=gone)
         until(lambda: not queued(a))

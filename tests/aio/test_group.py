@@ -250,7 +250,7 @@ def test_a_cancelled_wait_leaves_nothing_behind() -> None:
         for _ in range(20):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(a.send(b"no room"), 0.001)
-        assert not any(gate.is_awaited for gate in a._writable.values())
+        assert not any(gate.is_awaited for gate in a._sending._writable.values())
         await asyncio.gather(read(a, 1), read(b, 1))
 
     with_members(2, multicast=MulticastConfig(capacity=1))(exchange)

@@ -317,7 +317,7 @@ def test_who_leaves_is_missed_at_once_and_nobody_is_warned(
 
 def test_the_coordinator_may_leave_too() -> None:
     async def exchange(a: Group, b: Group, c: Group) -> None:
-        await a._leave(DEADLINE_S)
+        await a._presence.leave(DEADLINE_S)
         for group in (b, c):
             view = await group.wait_for_view(lambda view: len(view) == 2)
             assert [member.name for member in view] == ["B", "C"]
@@ -330,7 +330,7 @@ def test_all_may_leave_at_once() -> None:
 
     async def exchange(*groups: Group) -> None:
         started = time.monotonic()
-        await asyncio.gather(*(group._leave(patience_s) for group in groups))
+        await asyncio.gather(*(group._presence.leave(patience_s) for group in groups))
         assert time.monotonic() - started < patience_s / 2
 
     with_members(3, membership=replace(PATIENT, leave_timeout_s=patience_s))(exchange)

@@ -273,7 +273,7 @@ def test_who_leaves_does_not_wait_for_the_interval(caplog: pytest.LogCaptureFixt
         await b.send_many(numbered("B", 10))
         for group in groups:
             assert len(await read(group, 10)) == 10
-        await b._leave(10.0)
+        await b._presence.leave(10.0)
 
     with caplog.at_level(logging.WARNING, "ringcast"):
         with_members(3, multicast=SELDOM)(exchange)
@@ -300,7 +300,7 @@ def test_a_group_that_acknowledges_has_no_votes() -> None:
 
 def test_who_is_gone_does_not_vote() -> None:
     async def exchange(a: Group, b: Group) -> None:
-        await b._leave(10.0)
+        await b._presence.leave(10.0)
         with pytest.raises(GroupClosed):
             b.stabilize()
 

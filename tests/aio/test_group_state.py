@@ -456,8 +456,8 @@ def test_if_one_cannot_give_it_another_does(give: Any, caplog: pytest.LogCapture
             joining(apps[1], a) as b,
             apps[1].reading(b),
         ):
-            assert a._state is not None
-            a._state._give = give
+            assert a._reading.state is not None
+            a._reading.state._give = give
             await b.send_many(encoded("B", 5))
             await until(lambda: len(apps[0].log) == len(apps[1].log) == 5)
             async with joining(apps[2], a) as c:
@@ -687,12 +687,12 @@ def test_who_comes_back_takes_the_state_of_the_others() -> None:
 
 def test_what_take_state_raises_later_is_raised_to_who_reads() -> None:
     async def exchange(a: Group, b: Group, c: Group, *apps: App) -> None:
-        assert c._state is not None
+        assert c._reading.state is not None
 
         async def take(chunks: AsyncIterator[bytes]) -> None:
             raise OSError("disk full")
 
-        c._state._take = take
+        c._reading.state._take = take
         async with apps[0].reading(a), apps[1].reading(b):
             await part(c, a, b)
             for _ in range(2):
@@ -729,8 +729,8 @@ def test_who_is_left_out_before_it_has_the_state_gets_it_later() -> None:
 def test_who_leaves_before_it_has_the_state_again_is_read_to_the_end() -> None:
     async def exchange(a: Group, b: Group, c: Group, *apps: App) -> None:
         for group in (a, b):
-            assert group._state is not None
-            group._state._give = _hang
+            assert group._reading.state is not None
+            group._reading.state._give = _hang
         app, other = apps[0], apps[2]
         async with app.reading(a), apps[1].reading(b):
             reading = asyncio.create_task(other.read(c))
@@ -762,12 +762,12 @@ def test_who_reads_nothing_takes_the_state_again_at_once(caplog: pytest.LogCaptu
                 app.log = ["known", "better"]
             await part(c, a, b)
             await until(lambda: other.log == ["known", "better"])
-            assert c._state is not None
+            assert c._reading.state is not None
 
             async def fail(chunks: AsyncIterator[bytes]) -> None:
                 raise OSError("disk full")
 
-            c._state._take = fail
+            c._reading.state._take = fail
             await part(c, a, b)
             await until(lambda: "C cannot take its state" in caplog.messages)
 

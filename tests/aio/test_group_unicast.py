@@ -414,7 +414,7 @@ def test_a_wait_for_events_may_be_cancelled_and_loses_nothing() -> None:
         await b.wait_for_view(lambda view: len(view) == 2)
         await a.send(b"3", to=b.me)
         assert [described(event) async for event in take(b.events(), 2)] == [4, [b"3"]]
-        assert not b._readable.is_awaited
+        assert not b._reading.readable.is_awaited
 
     with_members(3)(exchange)
 

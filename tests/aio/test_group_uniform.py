@@ -218,7 +218,7 @@ def test_flush_waits_for_uniform_messages() -> None:
 def test_uniform_messages_of_who_has_left_are_delivered(caplog: pytest.LogCaptureFixture) -> None:
     async def exchange(a: Group, b: Group) -> None:
         await b.send_many(numbered("B", 500), guarantee="uniform")
-        await b._leave(10.0)
+        await b._presence.leave(10.0)
         assert await read(a, 500) == [("B", payload) for payload in numbered("B", 500)]
 
     with caplog.at_level(logging.WARNING, "ringcast"):

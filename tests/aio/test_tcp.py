@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from loopback_groups import DEADLINE_S, until
 
 from ringcast import Address, Member, UsageError, View, ViewId
-from ringcast.aio import acceptor, peers, tcp
+from ringcast.aio import acceptor, connector, peers, tcp
 from ringcast.aio.framing import head_of
 from ringcast.aio.loop import run
 from ringcast.aio.peers import QUEUE_BYTES, Link, Peer, trouble_of
@@ -57,7 +57,7 @@ class Mesh(TcpMesh):
 
     @property
     def connections(self) -> int:
-        return len(self._links)
+        return len(self.links)
 
 
 class Raw:
@@ -223,8 +223,8 @@ def test_of_two_opened_at_once_that_of_the_lower_address_stays(count: int) -> No
         await turns()
         assert sorted(a.got) == from_b  # once, each of them
         assert sorted(b.got) == from_a
-        assert [link.is_ours for link in a._links] == [True]
-        assert [link.is_ours for link in b._links] == [False]
+        assert [link.is_ours for link in a.links] == [True]
+        assert [link.is_ours for link in b.links] == [False]
         assert (a.dropped, b.dropped) == (0, 0)
         assert a.peer(b.address)["reconnects"] == b.peer(a.address)["reconnects"] == 0
         a.send(b"on", b.address)
@@ -250,7 +250,7 @@ def test_whatever_happens_nothing_comes_twice_and_one_connection_stays(script: l
                     mesh.send(sent[step][-1], other.address)
                 case _:
                     mesh = a if step == "cut a" else b
-                    for link in list(mesh._links)[:1]:
+                    for link in list(mesh.links)[:1]:
                         mesh._on_end(link, "cut by a test")
         while b"the end of a" not in b.got or b"the end of b" not in a.got:
             a.send(b"the end of a", b.address)
@@ -460,7 +460,7 @@ def test_strangers_are_few_and_not_waited_for_long(monkeypatch: pytest.MonkeyPat
         known = await raw.connect(mesh, hello(raw.address) + framed(b"I am known"))
         await until(lambda: mesh.got == [b"I am known"])
         assert await read_frame(silent[2]) == b""
-        monkeypatch.setattr(tcp, "PATIENCE_S", 0.01)
+        monkeypatch.setattr(connector, "PATIENCE_S", 0.01)
         slow = await raw.connect(mesh, hello(raw.address)[:10])
         assert await read_frame(slow) == b""
         mesh.send(b"you stay", raw.address)
@@ -505,7 +505,7 @@ def test_what_was_begun_is_finished_first_though_there_is_room_by_now(size: int)
         (mesh,) = meshes(stack, 1)
         raw = Raw(stack)
         mesh.send(b"first", raw.address)
-        (link,) = mesh._links
+        (link,) = mesh.links
         sock = await raw.accept()
         datagrams = [b"first"]
         stream = b""
@@ -520,7 +520,7 @@ def test_what_was_begun_is_finished_first_though_there_is_room_by_now(size: int)
                 stream += sock.recv(1 << 20)
         datagrams.append(b"last")
         mesh.send(b"last", raw.address)
-        (number,) = {link.rank[0] for link in mesh._links}
+        (number,) = {link.rank[0] for link in mesh.links}
         expected = hello(mesh.address, number) + framed(*datagrams)
         while len(stream) < len(expected):
             stream += await asyncio.get_running_loop().sock_recv(sock, 1 << 20)
@@ -553,7 +553,7 @@ def test_a_short_datagram_that_finds_no_room_at_all_waits() -> None:
         mesh.send(b"first", raw.address)
         sock = await raw.accept()
         await read_hello(sock)
-        (link,) = mesh._links
+        (link,) = mesh.links
         link.sock = full = Full(link.sock)  # type: ignore[assignment]
         mesh.send(b"second", raw.address)
         assert (full.refused, mesh.peer(raw.address)["queued"]) == (1, 1)
@@ -571,7 +571,7 @@ def test_what_waits_is_a_copy() -> None:
         for raw in raws:
             mesh.send(b"first", raw.address)
         socks = [await raw.accept() for raw in raws]
-        for link in mesh._links:
+        for link in mesh.links:
             link.sock = Full(link.sock)  # type: ignore[assignment]
         space = bytearray(3)
         for word in (b"one", b"two"):
@@ -663,7 +663,7 @@ def test_who_does_not_answer_is_waited_for_and_given_up(monkeypatch: pytest.Monk
         assert await read_hello(sock) == (1, mesh.address)
         assert await read_frame(sock) == b"one"
 
-        monkeypatch.setattr(tcp, "PATIENCE_S", 0.01)
+        monkeypatch.setattr(connector, "PATIENCE_S", 0.01)
         other = Raw(stack)
         other.listener.listen(0)
         filler = stack.enter_context(socket.create_connection(other.address))
@@ -688,10 +688,10 @@ def test_who_cannot_be_reached_may_come_by_itself(
         raw = Raw(stack, "127.0.0.2")  # higher than the mesh's
         raw.listener.listen(0)
         stack.enter_context(socket.create_connection(raw.address))
-        monkeypatch.setattr(tcp, "PATIENCE_S", 0.1)
+        monkeypatch.setattr(connector, "PATIENCE_S", 0.1)
         mesh.send(b"one", raw.address)
         assert mesh.peer(raw.address)["connection"] == "connecting"
-        monkeypatch.setattr(tcp, "PATIENCE_S", 5.0)
+        monkeypatch.setattr(connector, "PATIENCE_S", 5.0)
         sock = await raw.connect(mesh, hello(raw.address, number))
         assert await read_frame(sock) == b"one"
         assert (mesh.connections, mesh.sent, mesh.dropped) == (1, 1, 0)
@@ -816,7 +816,7 @@ def test_our_end_of_a_connection_is_in_nobodys_way() -> None:
         a, b = meshes(stack, 2)
         a.send(b"one", b.address)
         await until(lambda: b.got == [b"one"])
-        (link,) = a._links
+        (link,) = a.links
         late = stack.enter_context(closing(Mesh(*link.sock.getsockname())))
         b.send(b"two", late.address)
         await until(lambda: late.got == [b"two"])

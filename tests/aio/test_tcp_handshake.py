@@ -14,7 +14,7 @@ from loopback_groups import DEADLINE_S, FIRST, PATIENT, read, until, with_member
 from test_tcp import HEAD_BYTES, Mesh, Raw, framed, hello, read_frame, turns, with_stack
 
 from ringcast import Address, Member, View, ViewId
-from ringcast.aio import acceptor, peers, tcp
+from ringcast.aio import acceptor, connector, peers, tcp
 from ringcast.aio.framing import Malformed
 from ringcast.aio.handshake import CHALLENGE_BYTES, Handshake, Hello, Refused
 from ringcast.aio.joining import join
@@ -188,7 +188,7 @@ def test_without_a_key_a_hello_is_believed() -> None:
 
 
 def test_who_never_says_the_challenge_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(connector, "PATIENCE_S", 0.05)
 
     async def test(stack: ExitStack) -> None:
         (mesh,) = sealed_meshes(stack, ONE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
@@ -11,6 +10,7 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 from click.testing import CliRunner
 from terminals import (
@@ -26,11 +26,12 @@ from terminals import (
 )
 
 from ringcast import GroupConfig
-from ringcast import join as join_group
 from ringcast.aio.sources import group_directory
 from ringcast.cli import main
+from ringcast.cli.archive import keep
 from ringcast.cli.join import join
 from ringcast.cli.local import ask, probes_in
+from ringcast.cli.publish import publish
 from ringcast.config import settings
 
 if TYPE_CHECKING:
@@ -271,7 +272,15 @@ def test_a_line_that_is_no_message(runtime: Path) -> None:
 
 def test_what_stands_in_a_file_has_the_same_name_everywhere() -> None:
     options = {name for option in join.params for name in option.opts}
-    arguments = inspect.signature(join_group).parameters
     for key in settings(GroupConfig):
-        assert (key if key != "key_file" else "key") in arguments  # which may be the key itself
         assert key == "group" or f"--{key.replace('_', '-')}" in options
+
+
+@pytest.mark.parametrize("command", [join, keep, publish], ids=lambda command: command.name)
+def test_what_is_no_option_of_the_call_is_left_to_the_file(command: click.Command) -> None:
+    """A default of the command would go before what the file and the environment say."""
+    keys = {*settings(GroupConfig), "key", "min_members"} - {"group", "name"}
+    options = [param for param in command.params if param.name in keys and not param.required]
+    assert {"listen", "members", "key", "insecure"} <= {option.name for option in options}
+    context = click.Context(command)
+    assert {option.get_default(context) for option in options} <= {None, ()}

@@ -164,7 +164,7 @@ def test_a_flush_and_a_wait_for_a_view_may_be_given_up() -> None:
         await a.send(b"end")
         assert await reader.until(b"end") == [b"x"] * len(TURNS)
         await a.flush()
-        assert not a._settled.is_awaited
+        assert not a._presence.changed.is_awaited
         return cancellations
 
     with cluster(2, delay_s=0.0) as c:
@@ -283,7 +283,7 @@ def test_who_stops_reading_where_the_state_is_wanted_gives_it_when_reading_goes_
             for _ in range(3):
                 await cancelled(first.follow(a), turns)
                 # It stands at the place where the state is to be made, and may have begun with it.
-                cancellations += a._read_queue.marker is not None
+                cancellations += a._reading.queue.marker is not None
             following = asyncio.create_task(first.follow(a))
             joiner = await joining
             asyncio.create_task(log.follow(joiner.group))  # noqa: RUF006 - ends with the process

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
+import collections.abc
 import re
-import tomllib
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -15,6 +14,7 @@ import ringcast
 from ringcast import (
     ConfigError,
     GroupConfig,
+    JoinOptions,
     MembershipConfig,
     MulticastConfig,
     StabilityConfig,
@@ -22,8 +22,13 @@ from ringcast import (
     UsageError,
     load_config,
 )
+from ringcast.arguments import PROGRAM
 from ringcast.config import settings
-from ringcast.config_file import ARGUMENTS, FILE_BYTES_MAX, PRESETS, SECTIONS
+from ringcast.config_file import FILE_BYTES_MAX, PRESETS, SECTIONS
+from tools.settings_page import PAGE, described, generated
+
+NAMES = vars(ringcast.config) | {"Sequence": collections.abc.Sequence, "Path": Path}
+"""What annotations of settings may name."""
 
 WHOLE = """
 [group]
@@ -243,42 +248,43 @@ def test_presets_are_right_and_say_nothing_twice(preset: str) -> None:
             assert value != getattr(SECTIONS[section](), key)
 
 
-def test_the_table_of_presets_in_the_manual() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "configure.md").read_text()
-    rows = re.findall(r"^\| `\[(.+?)\] (\w+)` \| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", page, re.M)
-    shown = {
-        name: {(row[0], row[1]): row[at] for row in rows}
-        for at, name in enumerate(("lan", "alert", "wan", "large"), 2)
-    }
-    for name, preset in PRESETS.items():
-        for (section, key), value in shown[name].items():
-            given = preset.get(section, {}).get(key)
-            default = {field.name: field.default for field in fields(SECTIONS[section])}[key]
-            if section == "multicast.stability" and section not in preset:
-                assert value == "no reports"
-            else:
-                assert value == str(default if given is None else given)
-        told = {(section, key) for section, values in preset.items() for key in values}
-        assert told <= shown[name].keys()
+def test_the_tables_of_the_manual_are_those_of_the_declarations() -> None:
+    """`python -m tools.settings_page` renews them."""
+    page = PAGE.read_text()
+    assert generated(page) == page
+    for section, kind in SECTIONS.items():
+        for key in settings(kind):
+            assert page.count(f"`[{section}] {key}`") >= 1
+    assert generated(page.replace("| `4096` |", "| `4095` |")) == page
 
 
-def test_the_manual_lists_all_there_is_to_set() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "configure.md").read_text()
-    rows = re.findall(r"^\| `\[(.+?)\] (\w+)` \| ([^|]*?) ?\| [^|]+ \|$", page, re.M)
-    assert [(section, key) for section, key, _ in rows] == [
-        (section, key) for section, kind in SECTIONS.items() for key in settings(kind)
-    ]
-    for section, key, shown in rows:
-        default = {field.name: field.default for field in fields(SECTIONS[section])}[key]
-        if shown == "none":
-            assert default is None
-        elif shown:
-            (value,) = tomllib.loads(f"value = {shown.strip('`')}").values()
-            assert value == (list(default) if isinstance(default, tuple) else default)
+def test_every_setting_is_declared_in_one_place() -> None:
+    """With what it may be and, below it, what it does; arguments of `join` have the same names."""
+    classes = [GroupConfig, MembershipConfig]
+    own = {field.name: kind for kind in classes for field in fields(kind)}
+    for kind in SECTIONS.values():
+        texts = described(kind)
+        for field in fields(kind):
+            is_part = field.metadata["kind"] and field.metadata["kind"].word == "section"
+            assert (field.name in texts) is not (is_part and field.name != "stability"), field.name
+    texts = described(JoinOptions)
+    assert texts.keys() == {*PROGRAM, "config", "key"}
+    for name, annotation in JoinOptions.__annotations__.items():
+        if name not in texts:  # its type is that of the setting; None, if it is not given
+            declared = get_type_hints(own[name], NAMES)[name]
+            assert annotation in (declared, declared | None), name
+    assert own.keys() - JoinOptions.__annotations__.keys() - {"group", "key_file"} == {
+        field.name for field in fields(MembershipConfig) if field.name != "min_members"
+    } | {"receive_buffer_bytes"}
+
+
+def test_what_join_does_not_take_is_told() -> None:
+    with pytest.raises(TypeError, match=r"^join\(\) got an unexpected keyword argument 'lissen'$"):
+        ringcast.join("orders", lissen="127.0.0.1:0")  # type: ignore[call-arg]
 
 
 def test_the_example_of_the_manual(file: Path) -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "configure.md").read_text()
+    page = PAGE.read_text()
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.S)
     file.write_text(example)
     config = load_config(file)
@@ -355,16 +361,6 @@ def test_the_environment_may_name_the_preset(file: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("RINGCAST_PRESET", "nonsense")
     with pytest.raises(ConfigError, match=r"^RINGCAST_PRESET: preset = 'nonsense': must be 'lan' "):
         load_config(file, group="x")
-
-
-def test_what_is_an_argument_alone_is_known_and_in_the_manual() -> None:
-    elsewhere = {"group", "config", "key", "min_members", "file_mode"}
-    elsewhere |= {"multicast", "unicast", "membership", *settings(GroupConfig)}
-    arguments = set(inspect.signature(ringcast.join).parameters)
-    assert arguments - elsewhere == set(ARGUMENTS)
-    page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "configure.md").read_text()
-    (sentence,) = re.findall(r"^What belongs to a program.*?\n\n", page, re.M | re.S)
-    assert set(ARGUMENTS) <= set(re.findall(r"`(\w+)`", sentence))
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ringcast.aio.keys import Lock
-    from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
+    from ringcast.arguments import Source
     from ringcast.events import Event
     from ringcast.model import Address, Member, View
     from ringcast.node import Node

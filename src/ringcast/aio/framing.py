@@ -46,3 +46,13 @@ def body_at(stream: memoryview, place: int, longest: int) -> memoryview | None:
     if xxh3_64_intdigest(body) & _CHECK != check:
         raise Malformed
     return body
+
+
+def cut(stream: memoryview, place: int, bodies: list[memoryview]) -> int:
+    """Add the bodies of all datagrams that are whole from there on; where the next begins."""
+    while place < len(stream):
+        if (body := body_at(stream, place, DATAGRAM_BYTES_MAX)) is None:
+            break
+        bodies.append(body)
+        place += HEAD_BYTES + len(body)
+    return place

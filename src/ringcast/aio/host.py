@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringcast.aio.keys import KeyRing
-    from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
+    from ringcast.arguments import Source
     from ringcast.config import GroupConfig
     from ringcast.model import Address
 

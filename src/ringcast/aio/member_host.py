@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ringcast.aio.driver import Owner
     from ringcast.aio.host import Host
     from ringcast.aio.keys import KeyRing
-    from ringcast.aio.sources import Source
     from ringcast.aio.transport import Transport
+    from ringcast.arguments import Source
     from ringcast.config import GroupConfig
     from ringcast.core.effects import Effects, Signal
     from ringcast.model import Address, View
@@ -85,7 +85,7 @@ class MemberHost:
     _recorder: Recorder | None = None
     _settings: dict[str, Any] = field(default_factory=dict)  # of who records
 
-    def drive(self, owner: Owner, *, must_exist: bool = False) -> Driver:
+    def drive(self, owner: Owner) -> Driver:
         """The member as a new incarnation; it has not begun yet."""
         config, host, keys = self.config, self.host, self.keys
         me = Member(self.advertise or self.transport.address, host.new_incarnation(), config.name)
@@ -96,7 +96,7 @@ class MemberHost:
             seal=None if lock is None else lock.envelope,
             membership=GroupViews,
             streams=tuple(STREAMS.values()),
-            must_exist=must_exist,
+            must_exist=config.must_exist,
             state=self.has_state,
             secret=host.random_bytes(SECRET_BYTES),
         )

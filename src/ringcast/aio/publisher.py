@@ -22,7 +22,6 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from ringcast.aio.gate import Gate
 from ringcast.aio.published import NOWHERE, PUBLISHER_BYTES_MAX, Place, header_of, parse
 from ringcast.errors import NotDelivered, RequestFailed, TooFewMembers, UsageError
 from ringcast.model import Headed, Stream
@@ -85,7 +84,7 @@ class Publisher:
         while True:
             batch = self._staging.next_batch()
             if batch is None:
-                self._group._check_open()
+                self._group._presence.check_open()
                 await asyncio.sleep(POLL_S)
                 continue
             while not await self._publish(batch):
@@ -102,7 +101,7 @@ class Publisher:
             await self._send(batch)
             self._check()
             number = self._group._driver.ask_receipt(Stream.UNIFORM, None)
-            await self._group._receipts.of(number).delivered()
+            await self._group._sending.receipts.of(number).delivered()
         except (_Moved, NotDelivered, TooFewMembers) as why:
             log.info("%s asks how far its group has come: %s", self.name, why)
             self._view = None
@@ -132,11 +131,11 @@ class Publisher:
             self.sent += accepted
             messages = messages[accepted:]
             if messages:
-                await self._group._writable.setdefault(None, Gate()).wait()
+                await self._group._sending.until_writable(None)
 
     def _check(self) -> None:
         """Where it has asked it may send, and what it has sent there all get that stay."""
-        if self._node.view is not self._view or not self._group._is_in:
+        if self._node.view is not self._view or not self._group._presence.is_in:
             raise _Moved(f"{self._group.view}")
 
     async def _ask(self) -> None:

@@ -35,8 +35,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ringcast.aio.engine import Latch, failed
-from ringcast.aio.group import Outgoing
 from ringcast.aio.member_host import STREAMS
+from ringcast.aio.sending import Outgoing
 from ringcast.errors import GroupClosed, RingcastError, TimedOut, TooFewMembers, Undeliverable
 from ringcast.model import Member, alike
 from ringcast.window.threads import RingBuffer
@@ -268,7 +268,7 @@ class SendQueue:
     def _tell(self, lost: int, reason: str) -> None:
         """Their sender believes them sent."""
         if lost > 0 and self._to is not None:
-            self._group._on_event(Undeliverable(self._to, 0, 1, lost, reason))
+            self._group._driver.tell(Undeliverable(self._to, 0, 1, lost, reason))
 
     def stats(self) -> dict[str, object]:
         return {"waiting": self._ring.size + self._in_hand, "given_up": len(self._given_up)}
@@ -288,7 +288,7 @@ class SendQueue:
             outgoing = self._outgoing = Outgoing(payloads)
             while outgoing.sent < len(outgoing.payloads):
                 try:
-                    await self._group._send(outgoing, self.stream, self._to)
+                    await self._group._sending.send(outgoing, self.stream, self._to)
                 except Undeliverable as refused:
                     self._tell(len(outgoing.payloads) - outgoing.sent, refused.reason)
                     outgoing.sent = len(outgoing.payloads)
@@ -306,7 +306,7 @@ class SendQueue:
             parcel.finish()
             return
         parcel.task = asyncio.get_running_loop().create_task(
-            self._group._send(parcel, self.stream, self._to)
+            self._group._sending.send(parcel, self.stream, self._to)
         )
         try:
             await asyncio.wait([parcel.task])
@@ -365,7 +365,7 @@ class SendQueues:
         self.to_all = {kind: SendQueue(engine, group, kind) for kind in kinds}
         self._to_one: dict[Member, SendQueue] = {}
         self._is_closed = False
-        group._queues.extend(self.to_all.values())
+        group._sending.queues.extend(self.to_all.values())
 
     # What any thread may call
 
@@ -406,13 +406,13 @@ class SendQueues:
     # What runs in the loop
 
     async def _open(self, to: Member) -> SendQueue:
-        self._group._check_open()
+        self._group._presence.check_open()
         if self._is_closed:
             raise GroupClosed(LEAVING)
         queue = self._to_one.get(to)
         if queue is None:
             queue = self._to_one[to] = SendQueue(self._engine, self._group, "fifo", to)
-            self._group._queues.append(queue)
+            self._group._sending.queues.append(queue)
             queue.start()
         return queue
 
@@ -434,7 +434,7 @@ class SendQueues:
         gone = [to for to in self._to_one if to not in self._group.view]
         for to in gone:
             if self._to_one[to].retire():
-                self._group._queues.remove(self._to_one.pop(to))
+                self._group._sending.queues.remove(self._to_one.pop(to))
 
     def close(self) -> None:
         self._is_closed = True

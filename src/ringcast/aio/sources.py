@@ -29,14 +29,14 @@ from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ringcast.aio.srv import Resolver
 from ringcast.errors import UsageError
 from ringcast.model import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ringcast.model import Member
 
@@ -45,22 +45,6 @@ FILES_MAX = 4096
 
 FILE_BYTES_MAX = 1024
 SUFFIX = ".member"
-
-
-class Source(Protocol):
-    """Where to look. Have these methods."""
-
-    def register(self, me: Member) -> None:
-        """This member can be found from now on."""
-        ...
-
-    def candidates(self) -> Iterable[Address]:
-        """Where members may be found now."""
-        ...
-
-    def unregister(self) -> None:
-        """It is going."""
-        ...
 
 
 class ListSource:

@@ -12,38 +12,27 @@ the lower address opened. Both ends see the same numbers, so both choose the sam
 written to one connection only. Who opened the other one finishes the datagram that it has begun
 there and ends it; the other end reads until then. So nothing is sent twice, and nothing is cut.
 
-On connect: say the hello, then what waits. In a group with a key, the challenge comes before.
-On hello: this connection is that member's; the better one is written to from now on.
+On connect (connector.py): say the hello, then what waits.
+On hello (acceptor.py): this connection is that member's; the better one is written to from now on.
 On the end of the connection in use: connect again. Whole datagrams wait for that; one that was
     begun is dropped.
-On a refused connect: what waits is dropped, and the driver is told that nobody listens there.
-    Further tries come after pauses that double; what is sent in a pause is dropped.
 On bytes that are no hello, prove nothing or are not what a head says: the connection is closed.
     So is one that has said nothing for 5 s, or has been no member's for a minute.
 """
 
 from __future__ import annotations
 
-import errno
-import socket
 import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ringcast.aio import connector
 from ringcast.aio.acceptor import Acceptor
-from ringcast.aio.framing import FRAME_BYTES_MAX, HEAD_BYTES, Malformed, body_at, head_of
-from ringcast.aio.handshake import ROUND_MAX, Handshake, Hello, Refused
-from ringcast.aio.peers import (
-    BACK_OFF_NS_MAX,
-    QUEUE_BYTES,
-    REFUSED,
-    Link,
-    PeerTable,
-    reason_of,
-    reason_of_code,
-    trouble_of,
-)
+from ringcast.aio.connector import Connector
+from ringcast.aio.framing import FRAME_BYTES_MAX, HEAD_BYTES, Malformed, body_at, cut, head_of
+from ringcast.aio.handshake import Handshake, Refused
+from ringcast.aio.peers import BACK_OFF_NS_MAX, QUEUE_BYTES, PeerTable, reason_of
 from ringcast.aio.reach import admits
 from ringcast.aio.transport import Transport
 from ringcast.config import DATAGRAM_BYTES_MAX
@@ -53,7 +42,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Mapping
 
-    from ringcast.aio.peers import Peer
+    from ringcast.aio.handshake import Hello
+    from ringcast.aio.peers import Link, Peer
     from ringcast.aio.transport import Inputs
     from ringcast.model import View
     from ringcast.wire.codec import Buffer
@@ -69,12 +59,6 @@ LINKS_MAX = 4
 
 SWEEP_S = 5.0
 """How often connections are looked for that are no member's."""
-
-PATIENCE_S = 5.0
-"""How long a connection may take to be made, and to be proved to be somebody's."""
-
-_CONNECTED = {0, errno.EISCONN}
-_CONNECTING = {errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK}
 
 
 class TcpMesh(Transport):
@@ -94,6 +78,7 @@ class TcpMesh(Transport):
         self.address = self._acceptor.address
         self._handshake = handshake or Handshake()
         self._name = advertise or self.address
+        self._connector = Connector(self, self._acceptor, self._name, self._handshake)
         self._insecure = insecure
         self.receive_buffer = QUEUE_BYTES
         """Nothing is lost for want of a buffer before the queue of its sender is full."""
@@ -110,14 +95,14 @@ class TcpMesh(Transport):
         """Connections closed because who opened them has another key, or none; by reason."""
         self.hints: set[Address] = set()
         self._peers = PeerTable()
-        self._links: set[Link] = set()
+        self.links: set[Link] = set()
         self._ready: Link | None = None
         self._last: Buffer = b""
         """The last datagram: it may go to many."""
         self._framed: tuple[bytes, Buffer] = (b"", b"")
         """Its head, and itself; a copy, if it waits for somebody."""
         self._view = memoryview(bytearray(READ_BYTES + FRAME_BYTES_MAX))
-        self._loop: asyncio.AbstractEventLoop  # since it was started
+        self.loop: asyncio.AbstractEventLoop  # since it was started
         self._on_input: Callable[[], None] | None = None
         self._is_telling = False
         self._sweeping: asyncio.TimerHandle | None = None
@@ -125,10 +110,10 @@ class TcpMesh(Transport):
     # What a driver calls
 
     def start(self, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None]) -> None:
-        self._loop, self._on_input = loop, on_input
+        self.loop, self._on_input = loop, on_input
         self._acceptor.start(loop, self._on_stranger)
         self._sweep()
-        for link in self._links:
+        for link in self.links:
             if link.is_made:
                 loop.add_reader(link.sock.fileno(), self._on_readable, link)
 
@@ -139,13 +124,13 @@ class TcpMesh(Transport):
         if self._sweeping is not None:
             self._sweeping.cancel()
         self._acceptor.stop()
-        for link in self._links:
-            self._loop.remove_reader(link.sock.fileno())
+        for link in self.links:
+            self.loop.remove_reader(link.sock.fileno())
 
     def inputs(self) -> Inputs:
         if self._on_input is None:
             return {}
-        links = (link for link in self._links if link.is_made)
+        links = (link for link in self.links if link.is_made)
         return {link.sock.fileno(): partial(self._on_readable, link) for link in links}
 
     def drain(self, limit: int) -> Iterator[tuple[memoryview]]:
@@ -162,10 +147,10 @@ class TcpMesh(Transport):
                 self.dropped += dest not in (self._name, self.address)  # oneself needs no datagram
                 return
         if peer.main is None:
-            self._open(peer)
+            self._connector.open(peer)
         link = peer.main
         if link is None or not 0 < len(datagram) <= DATAGRAM_BYTES_MAX:
-            self._drop(peer, 1)
+            self.drop(peer, 1)
             return
         if datagram is not self._last:
             self._last, self._framed = datagram, (head_of(datagram), datagram)
@@ -179,16 +164,16 @@ class TcpMesh(Transport):
                     size = link.sock.sendmsg(self._framed)
             except BlockingIOError:
                 self._enqueue(peer)
-                self._write_on(link)
+                self.write_on(link)
             except OSError as error:
-                self._drop(peer, 1)
+                self.drop(peer, 1)
                 self._on_end(link, reason_of(error))
             else:
                 if size == HEAD_BYTES + len(datagram):
                     self.sent += 1
                 else:
                     link.rest = memoryview(b"".join(self._framed))[size:]
-                    self._write_on(link)
+                    self.write_on(link)
 
     def enter_view(self, view: View) -> None:
         self._peers.enter_view(view)
@@ -204,7 +189,7 @@ class TcpMesh(Transport):
             "received": self.received,
             "sent": self.sent,
             "dropped": self.dropped,
-            "connections": len(self._links),
+            "connections": len(self.links),
             "strangers": len(self._acceptor.strangers),
             "malformed": self.malformed,
             "turned_away": self.turned_away,
@@ -216,9 +201,9 @@ class TcpMesh(Transport):
     def close(self) -> None:
         self.stop()
         self._peers.clear()
-        for link in list(self._links):
+        for link in list(self.links):
             link.peer = None  # nothing takes its place
-            self._close(link)
+            self.close_link(link)
         self._peers = PeerTable()
         self._acceptor.close()
 
@@ -238,9 +223,9 @@ class TcpMesh(Transport):
             if link.is_ours and link is not peer.main:
                 self._retire(link)
         if peer.main is not None and peer.main is not before and peer.main.is_connected:
-            self._use(peer, peer.main)
+            self.use(peer, peer.main)
 
-    def _use(self, peer: Peer, link: Link) -> None:
+    def use(self, peer: Peer, link: Link) -> None:
         """There is a connection: what has waited goes."""
         peer.trouble = ""
         peer.reconnects += peer.is_broken
@@ -251,101 +236,17 @@ class TcpMesh(Transport):
     def _retire(self, link: Link) -> None:
         link.is_retired = True
         if not link.is_connected:
-            self._close(link)
+            self.close_link(link)
         elif link.rest is None:
             link.end_writing()
 
-    # Opening
+    # What there is to tell
 
-    def _open(self, peer: Peer) -> None:
-        """Try to connect, unless it is too early for that."""
-        now = time.monotonic_ns()
-        if now < peer.retry_at:
-            if peer.retry is None:
-                delay_s = (peer.retry_at - now) / 1e9
-                peer.retry = self._loop.call_later(delay_s, self._on_retry, peer)
-            return
-        peer.cancel_retry()
-        try:
-            sock = socket.socket(self._acceptor.sock.family, socket.SOCK_STREAM)
-        except OSError as error:
-            self._acceptor.exhausted += 1
-            peer.back_off(reason_of(error))
-            return
-        # The port that the system chooses for this end may be one where a member listened that is
-        # about to come back: it shall not be in its way.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        link = Link(sock, is_ours=True)
-        link.peer = peer
-        peer.round = min(peer.round + 1, ROUND_MAX)
-        link.rank = (peer.round, self._name < peer.address)
-        self._links.add(link)
-        peer.links.append(link)
-        peer.main = link
-        code = sock.connect_ex(peer.address)
-        if code == errno.EINPROGRESS:
-            code = sock.connect_ex(peer.address)  # on the same machine it is decided by now
-        self._on_connect(link, code)
-
-    def _on_retry(self, peer: Peer) -> None:
-        peer.retry = None
-        if peer.main is None:
-            self._open(peer)
-
-    def _on_connect(self, link: Link, code: int) -> None:
-        """How a connection of ours has come along."""
-        peer = link.peer
-        assert peer is not None
-        if code in _CONNECTING:
-            if link.deadline is None:
-                link.deadline = self._loop.call_later(PATIENCE_S, self._on_no_connect, link)
-                self._write_on(link)
-            return
-        trouble = trouble_of(link.sock) if code in _CONNECTED else reason_of_code(code)
-        if not trouble and not self._handshake.is_sealed:
-            trouble = self._greet(link, peer)
-        if trouble:
-            self._on_no_connect(link, trouble)
-            return
-        link.is_made = True
-        self._write_off(link)
-        if self._on_input is not None:
-            self._loop.add_reader(link.sock.fileno(), self._on_readable, link)
-        if link.is_connected:
-            self._use(peer, link)
-        elif link.deadline is None:  # the other side is to say the challenge
-            link.deadline = self._loop.call_later(PATIENCE_S, self._on_no_connect, link)
-
-    def _greet(self, link: Link, peer: Peer, challenge: bytes = b"") -> str:
-        """Say who is here; why that was not possible, or nothing."""
-        hello = Hello(self._name, link.rank[0])
-        try:
-            # So little always fits a buffer that is empty.
-            link.sock.sendall(self._handshake.hello(hello, peer.address, challenge))
-        except OSError as error:
-            return reason_of(error)
-        if link.deadline is not None:
-            link.deadline.cancel()
-        link.is_connected = True
-        return ""
-
-    def _on_no_connect(self, link: Link, reason: str = "no answer") -> None:
-        peer = link.peer
-        assert peer is not None
-        self._close(link)
-        if peer.main is not None:
-            return  # it has come by another way
-        self._drop(peer, peer.clear_queue())
-        peer.back_off(reason)
-        if reason == REFUSED:
-            self.hints.add(peer.address)
-            self._tell_soon()
-
-    def _tell_soon(self) -> None:
+    def tell_soon(self) -> None:
         """Not from here: the driver may be in the middle of something."""
         if self._on_input is not None and not self._is_telling:
             self._is_telling = True
-            self._loop.call_soon(self._tell)
+            self.loop.call_soon(self._tell)
 
     def _tell(self) -> None:
         self._is_telling = False
@@ -356,9 +257,9 @@ class TcpMesh(Transport):
 
     def _on_stranger(self, link: Link) -> None:
         """Somebody has connected, and is to say who it is."""
-        self._links.add(link)
-        link.deadline = self._loop.call_later(PATIENCE_S, self._turn_away, link)
-        self._loop.add_reader(link.sock.fileno(), self._on_readable, link)
+        self.links.add(link)
+        link.deadline = self.loop.call_later(connector.PATIENCE_S, self._turn_away, link)
+        self.loop.add_reader(link.sock.fileno(), self._on_readable, link)
         challenge = self._handshake.challenge()
         if challenge:
             link.challenge = challenge[HEAD_BYTES:]
@@ -369,7 +270,7 @@ class TcpMesh(Transport):
 
     def _turn_away(self, link: Link) -> None:
         self.turned_away += 1
-        self._close(link)
+        self.close_link(link)
 
     def _shake_hands(self, link: Link, body: bytes) -> None:
         """What comes first on a connection: a challenge from who accepts it, else a hello."""
@@ -377,10 +278,10 @@ class TcpMesh(Transport):
         if peer is None:
             own = (self._name, Address(*link.sock.getsockname()[:2]))
             self._on_hello(link, self._handshake.check(body, own, link.challenge))
-        elif trouble := self._greet(link, peer, body):
+        elif trouble := self._connector.greet(link, peer, body):
             self._on_end(link, trouble)
         else:
-            self._use(peer, link)
+            self.use(peer, link)
 
     def _on_hello(self, link: Link, hello: Hello) -> None:
         """Whose connection this is."""
@@ -406,7 +307,7 @@ class TcpMesh(Transport):
 
     def _sweep(self) -> None:
         """Close the connections that have been no member's for long. Who needs one makes it."""
-        self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
+        self._sweeping = self.loop.call_later(SWEEP_S, self._sweep)
         for link in self._peers.expired(time.monotonic_ns()):
             self._turn_away(link)
 
@@ -443,17 +344,15 @@ class TcpMesh(Transport):
         if not size:
             self._on_end(link, "closed by the other side")
             return []
-        stream, place, datagrams = space[: kept + size], 0, []
+        stream, place = space[: kept + size], 0
+        datagrams: list[memoryview] = []
         try:
             longest = self._handshake.bytes_max
             if not link.is_greeted and (body := body_at(stream, 0, longest)) is not None:
                 place = HEAD_BYTES + len(body)
                 self._shake_hands(link, bytes(body))
-            while place < len(stream) and link.is_greeted:
-                if (body := body_at(stream, place, DATAGRAM_BYTES_MAX)) is None:
-                    break
-                datagrams.append(body)
-                place += HEAD_BYTES + len(body)
+            if link.is_greeted:
+                place = cut(stream, place, datagrams)
         except Malformed as error:
             if isinstance(error, Refused):
                 self._reject(link, error)
@@ -467,7 +366,7 @@ class TcpMesh(Transport):
         """A connection that stood has ended. The one in use is made again."""
         peer = link.peer
         was_in_use = peer is not None and peer.main is link
-        self._close(link)
+        self.close_link(link)
         if peer is None or not was_in_use or peer.main is not None:
             return
         peer.is_broken = True
@@ -475,25 +374,29 @@ class TcpMesh(Transport):
             peer.failures = 0
         peer.back_off(reason)
         if peer.retry_at > time.monotonic_ns():
-            self._drop(peer, peer.clear_queue())
-        self._open(peer)
+            self.drop(peer, peer.clear_queue())
+        self._connector.open(peer)
 
-    def _close(self, link: Link) -> None:
-        if link not in self._links:
+    def close_link(self, link: Link) -> None:
+        if link not in self.links:
             return
-        self._links.remove(link)
+        self.links.remove(link)
         self._acceptor.strangers.pop(link, None)
         if link.deadline is not None:
             link.deadline.cancel()
-        self._loop.remove_reader(link.sock.fileno())
-        self._loop.remove_writer(link.sock.fileno())
+        self.loop.remove_reader(link.sock.fileno())
+        self.loop.remove_writer(link.sock.fileno())
         link.sock.close()
         peer = link.peer
         if peer is not None:
             if link.rest is not None:
-                self._drop(peer, 1)
+                self.drop(peer, 1)
             peer.links.remove(link)
             self._choose(peer)
+
+    def read_on(self, link: Link) -> None:
+        if self._on_input is not None:
+            self.loop.add_reader(link.sock.fileno(), self._on_readable, link)
 
     # Writing
 
@@ -501,21 +404,21 @@ class TcpMesh(Transport):
         head, datagram = self._framed
         self._framed = kept = head, bytes(datagram)
         if not peer.enqueue(kept):
-            self._drop(peer, 1)
+            self.drop(peer, 1)
 
-    def _drop(self, peer: Peer, count: int) -> None:
+    def drop(self, peer: Peer, count: int) -> None:
         peer.dropped += count
         self.dropped += count
 
-    def _write_on(self, link: Link) -> None:
+    def write_on(self, link: Link) -> None:
         if not link.is_writer:
             link.is_writer = True
-            self._loop.add_writer(link.sock.fileno(), self._on_writable, link)
+            self.loop.add_writer(link.sock.fileno(), self._on_writable, link)
 
-    def _write_off(self, link: Link) -> None:
+    def write_off(self, link: Link) -> None:
         if link.is_writer:
             link.is_writer = False
-            self._loop.remove_writer(link.sock.fileno())
+            self.loop.remove_writer(link.sock.fileno())
 
     def _on_writable(self, link: Link) -> None:
         peer = link.peer
@@ -523,7 +426,7 @@ class TcpMesh(Transport):
         if link.is_connected:
             self._flush(link)
         else:
-            self._on_connect(link, link.sock.connect_ex(peer.address))
+            self._connector.on_connect(link, link.sock.connect_ex(peer.address))
 
     def _flush(self, link: Link) -> None:
         """Write what waits, as far as the socket takes it."""
@@ -533,12 +436,12 @@ class TcpMesh(Transport):
             try:
                 size = link.sock.sendmsg(peer.next_buffers(link))
             except BlockingIOError:
-                self._write_on(link)
+                self.write_on(link)
                 return
             except OSError as error:
                 self._on_end(link, reason_of(error))
                 return
             self.sent += peer.wrote(link, size)
-        self._write_off(link)
+        self.write_off(link)
         if link.is_retired:
             link.end_writing()

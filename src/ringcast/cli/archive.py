@@ -12,6 +12,7 @@ import click
 
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
+from ringcast.cli.setting import config_options, setting, settings
 from ringcast.cli.stopping import joined
 from ringcast.cli.words import (
     Duration,
@@ -23,7 +24,7 @@ from ringcast.cli.words import (
     print_table,
     safe,
 )
-from ringcast.config_file import PRESETS, load_config
+from ringcast.config_file import load_config
 from ringcast.events import Closed, Delivered, ViewInstalled
 from ringcast.texts import counted
 
@@ -71,23 +72,9 @@ def archive() -> None:
 @archive.command()
 @click.argument("group")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--name", default="archive", show_default=True, help="What to call this member.")
-@click.option("--listen", default="127.0.0.1:0", show_default=True, help="Address to use.")
-@click.option(
-    "--member", "members", multiple=True, metavar="HOST:PORT", help="Where others may be found."
-)
-@click.option("--must-exist", is_flag=True, help="Do not start the group if nobody is there.")
-@click.option(
-    *("--key-file", "key"),
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The group's key, as join.",
-)
-@click.option("--insecure", is_flag=True, default=None, help="Use no key, as join.")
-@click.option(
-    "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.toml", help="As join."
-)
-@click.option("--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network.")
+@setting("name", "archive")
+@settings("listen", "members", "must_exist", "key_file", "insecure")
+@config_options
 @click.option("--run-id", default="", metavar="ID", help="As the group's members say, for audits.")
 @click.option(
     "--interval",

@@ -8,17 +8,16 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ringcast.aio.joining import join as join_group
 from ringcast.aio.loop import run
+from ringcast.cli.setting import config_options, settings
 from ringcast.cli.stopping import joined
 from ringcast.cli.words import are_lines_told, file_mode_option, json_file_option, safe
-from ringcast.config import TransportName
-from ringcast.config_file import PRESETS, load_config
+from ringcast.config_file import load_config
 from ringcast.errors import UsageError
 from ringcast.events import (
     Closed,
@@ -33,6 +32,7 @@ from ringcast.model import Stream
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator
     from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
 
     from ringcast.aio.group import Group
     from ringcast.aio.read_queue import Guarantee, Notice
@@ -46,39 +46,8 @@ STALL_S = 3.0
 
 @click.command()
 @click.argument("group", required=False)
-@click.option("--name", help="What to call this member.")
-@click.option("--listen", metavar="HOST:PORT", help="Address to use.  [default: 127.0.0.1:0]")
-@click.option("--advertise", metavar="HOST:PORT", help="Where others reach it, if elsewhere.")
-@click.option(
-    *("--member", "--members", "members"),
-    multiple=True,
-    metavar="HOST:PORT",
-    help="Where others may be found; may be given more than once.",
-)
-@click.option(
-    "--transport",
-    type=click.Choice(get_args(TransportName)),
-    help="How datagrams travel: the same for all members.  [default: udp]",
-)
-@click.option(
-    "--must-exist",
-    is_flag=True,
-    default=None,
-    help="Do not start the group if nobody is there.",
-)
-@click.option(
-    *("--key-file", "key"),
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The key of the group: see `ringcast keygen`.  [default: your own, on this machine]",
-)
-@click.option(
-    "--insecure",
-    is_flag=True,
-    default=None,
-    help="Use no key, and allow addresses beyond this machine: nothing is encrypted.",
-)
-@click.option("--min-members", type=int, metavar="N", help="Wait with sending for so many.")
+@settings("name", "listen", "advertise", "members", "transport")
+@settings("must_exist", "key_file", "insecure", "min_members")
 @click.option(
     "--guarantee",
     type=click.Choice(["fifo", "uniform"]),
@@ -86,34 +55,16 @@ STALL_S = 3.0
     show_default=True,
     help="uniform: all take a message, or none.",
 )
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE.toml",
-    help="Sections [group], [multicast], [multicast.stability], [unicast], [membership].",
-)
-@click.option("--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network.")
+@config_options
 @click.option(
     *("--set", "options"),
     multiple=True,
     metavar="SECTION.KEY=VALUE",
     help="What could stand in the file; may be given more than once.",
 )
-@click.option(
-    "--record",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Record a trace here, for `ringcast audit`; needs ringcast[spark].",
-)
+@settings("record")
 @file_mode_option
-@click.option("--metrics", metavar="HOST:PORT", help="Tell Prometheus the figures here.")
-@click.option(
-    "--memory-limit", type=int, metavar="BYTES", help="What windows and queues may take together."
-)
-@click.option(
-    "--spin-s", type=float, metavar="SECONDS", help="Do not sleep for so long after a datagram."
-)
+@settings("metrics", "memory_limit", "spin_s")
 @json_file_option
 def join(
     group: str | None,

@@ -12,9 +12,10 @@ import click
 
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
+from ringcast.cli.setting import config_options, setting, settings
 from ringcast.cli.stopping import joined
 from ringcast.cli.words import are_lines_told, json_file_option, safe
-from ringcast.config_file import PRESETS, load_config
+from ringcast.config_file import load_config
 from ringcast.errors import GroupClosed
 from ringcast.texts import counted
 
@@ -34,22 +35,9 @@ JOIN_TIMEOUT_S = 86_400.0
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("group")
-@click.option("--name", default="publisher", show_default=True, help="What to call this member.")
-@click.option("--listen", default="127.0.0.1:0", show_default=True, help="Address to use.")
-@click.option(
-    "--member", "members", multiple=True, metavar="HOST:PORT", help="Where others may be found."
-)
-@click.option(
-    *("--key-file", "key"),
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The group's key, as join.",
-)
-@click.option("--insecure", is_flag=True, default=None, help="Use no key, as join.")
-@click.option(
-    "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.toml", help="As join."
-)
-@click.option("--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network.")
+@setting("name", "publisher")
+@settings("listen", "members", "key_file", "insecure")
+@config_options
 @click.option(
     "--least",
     type=click.IntRange(min=2),
