@@ -14,6 +14,7 @@ from collections.abc import Callable  # noqa: TC003 (get_type_hints reads it)
 from struct import Struct, error
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from ringcast.errors import UsageError
 from ringcast.model import Address, Member
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ _compact: Final = json.JSONEncoder(
 ).encode
 
 JSON = Codec(_dumps, json.loads)
-BYTES = Codec(bytes, bytes)
+BYTES = Codec(lambda value: bytes(memoryview(value)), bytes)
 
 
 class Token(NamedTuple):
@@ -164,6 +165,9 @@ def decode_number(data: bytes) -> int:
 
 
 def encode_token(token: Token) -> tuple[bytes, bytes]:
+    """UsageError: nobody was granted that."""
+    if not isinstance(token, Token):
+        raise UsageError(f"a token is what a lock grants or a leader has, not {token!r:.100}")
     return token.name.encode(), bytes(token)
 
 

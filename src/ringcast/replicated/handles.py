@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ringcast.checks import check_function
 from ringcast.errors import (
     GroupClosed,
     LockLost,
@@ -178,7 +179,7 @@ class Counter(Handle[CounterState]):
         """Add to it, once; returns the value that this gave. OperationFailed: it would be beyond
         63 bits."""
         if type(number) is not int:
-            raise UsageError(f"{self.name} counts in whole numbers, not {number!r}")
+            raise UsageError(f"{self.name} counts in whole numbers, not {number!r:.100}")
         value: int = await self._order(b"add", str(number).encode(), token=token)
         return value
 
@@ -198,6 +199,8 @@ class Leader(Handle[LeaderState]):
 
     def __init__(self, space: Space, name: str, on_leader: OnLeader | None) -> None:
         super().__init__(space, name)
+        if on_leader is not None:
+            check_function("on_leader", on_leader)
         self._on_leader = on_leader
         self._woken = asyncio.Event()
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import UsageError
-from ringcast.replicated.encoding import Token
+from ringcast.replicated.encoding import Codec, Token
 from ringcast.replicated.handle import Handle
 from ringcast.replicated.structures import PRESENT, DictState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator
 
-    from ringcast.replicated.encoding import Codec
     from ringcast.replicated.space import Space
     from ringcast.replicated.structures import Change
 
@@ -99,6 +99,8 @@ class Dict(Handle[DictState]):
 
     def __init__(self, space: Space, name: str, codec: Codec) -> None:
         super().__init__(space, name)
+        if not isinstance(codec, Codec):
+            raise UsageError(f"a codec is a Codec(encode, decode), not {codec!r:.100}")
         self._codec = codec
         self._watchers: set[Watcher] = set()
 
@@ -139,7 +141,9 @@ class Dict(Handle[DictState]):
     async def update(self, items: Mapping[str, Any], *, token: Token | None = None) -> int:
         """Several keys at once: nobody ever sees some of it. ABSENT as a value removes its key.
         Returns how many of the keys were there before."""
-        pairs = [(key.encode(), self._encode(key, value)) for key, value in items.items()]
+        if not isinstance(items, Mapping):
+            raise UsageError(f"update takes a dict of values by key, not {items!r:.100}")
+        pairs = [(self._key(key), self._encode(key, value)) for key, value in items.items()]
         known: int = await self._order(b"update", *chain.from_iterable(pairs), token=token)
         return known
 
@@ -149,7 +153,7 @@ class Dict(Handle[DictState]):
         """Set the key to `value` if it has the `expected` one, either of which may be ABSENT;
         False, and nothing has changed, if it has not. Values are equal if their bytes are."""
         both = self._encode(key, expected), self._encode(key, value)
-        return bool(await self._order(b"swap", key.encode(), *both, token=token))
+        return bool(await self._order(b"swap", self._key(key), *both, token=token))
 
     async def watch(self, prefix: str = "") -> AsyncIterator[Reset | Changed | Removed]:
         """A Reset with all keys that begin so, then each change once, in the order of all members.
@@ -174,14 +178,24 @@ class Dict(Handle[DictState]):
         finally:
             self._watchers.remove(watcher)
 
+    def _key(self, key: str) -> bytes:
+        """UsageError: this cannot be a key."""
+        try:
+            return key.encode()
+        except (AttributeError, UnicodeEncodeError):
+            raise UsageError(f"keys of {self.name} are texts, not {key!r:.100}") from None
+
     def _encode(self, key: str, value: Any) -> bytes:
         """UsageError: this cannot be a value."""
         if value is ABSENT:
             return b""
         try:
             encoded = self._codec.encode(value)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # whatever a codec of the application's raises
             raise UsageError(f"{self.name}[{key!r}] cannot be {value!r:.100}: {error}") from error
+        if not isinstance(encoded, bytes):
+            kind = type(encoded).__name__
+            raise UsageError(f"the codec of {self.name} makes {kind} of a value: make bytes of it")
         if len(encoded) > VALUE_BYTES_MAX:
             size = f"{len(encoded)} bytes, and {VALUE_BYTES_MAX} are the most"
             raise UsageError(f"{self.name}[{key!r}] would have {size}: keep the rest elsewhere")

@@ -20,6 +20,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import ringcast
+from ringcast.aio.payloads import as_bytes
+from ringcast.checks import check_function, check_seconds
 from ringcast.errors import SpaceClosed, UnknownStructure, UsageError
 from ringcast.events import Delivered, StateLost, ViewInstalled
 from ringcast.model import Stream
@@ -40,8 +42,10 @@ if TYPE_CHECKING:
     from ringcast.replicated.encoding import Codec, Result
     from ringcast.replicated.handles import OnLeader
     from ringcast.replicated.machine import Diverged
+    from ringcast.wire.codec import Buffer
 
 TIMEOUT_S = 10.0
+TIMEOUT_S_MAX = 86_400.0
 NAME_BYTES_MAX = 255
 
 WITHOUT_STATE = (
@@ -75,6 +79,9 @@ class Space:
         timeout_s: float = TIMEOUT_S,
         on_diverged: Callable[[Diverged], object] | None = None,
     ) -> None:
+        check_seconds("timeout_s", timeout_s, 0.0, TIMEOUT_S_MAX)
+        if on_diverged is not None:
+            check_function("on_diverged", on_diverged)
         self.timeout_s = timeout_s
         self.client = os.urandom(8)
         """What tells its operations from those of other spaces."""
@@ -119,6 +126,10 @@ class Space:
         return self._named(name, Dict, lambda: Dict(self, name, codec))
 
     def _named(self, name: str, kind: type[H], make: Callable[[], H]) -> H:
+        if not isinstance(name, str) or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+            raise UsageError(
+                f"a structure is named by a text of 1 to {NAME_BYTES_MAX} bytes, not {name!r:.100}"
+            )
         known = self._handles.get(name)
         if isinstance(known, kind):
             return known
@@ -126,8 +137,6 @@ class Space:
             raise UsageError(f"{name!r} is a {type(known).__name__.lower()} of this space already")
         if self._group is not None:
             raise UsageError(f"{name!r} is new: name all structures before the space joins")
-        if not isinstance(name, str) or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
-            raise UsageError(f"a structure is named by a text, not {name!r:.100}")
         handle = self._handles[name] = make()
         self._machine = Machine({each.name: each._state for each in self._handles.values()})
         return handle
@@ -237,9 +246,9 @@ class Space:
 
     # Messages of the application
 
-    async def send(self, payload: bytes) -> None:
+    async def send(self, payload: Buffer) -> None:
         """A message to all, in the order of all that this space does."""
-        await self._send("", payload)
+        await self._send("", as_bytes(payload))
 
     def messages(self) -> AsyncIterator[ringcast.Message]:
         """What `send` sends, in its order, and what comes to the group otherwise, from this call
