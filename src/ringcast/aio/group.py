@@ -357,7 +357,9 @@ class Group:
     ) -> Replies:
         """Ask all other members of the view at once: `replies` by member, and who `failed`."""
         check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
-        return await request_all(self, check_payload(payload), timeout)
+        payload = check_payload(payload)
+        self._check_open()
+        return await request_all(self, payload, timeout)
 
     async def serve(self, handler: Handler) -> None:
         """Reply to each request with what `handler(request)` returns, or awaits; if it raises, with
@@ -587,7 +589,7 @@ class Group:
     def _end(self, closed: Closed) -> None:
         closed = self._closed = self._with_unsent(closed)
         log.info("%s is out of group %r: %s", self.me, self._place.config.group, closed.reason)
-        self._requests.close(closed.reason)
+        self._requests.close(_out(closed))
         self._receipts.fail(f"out of the group before everybody had delivered it: {closed.reason}")
         if self._state is not None:
             self._state.end()  # whoever reads waits for it
@@ -598,7 +600,7 @@ class Group:
         unacked = {stream: (first, last) for stream, first, last in closed.unacked}
         total = 0
         for queue in self._queues:
-            unsent = queue.stop(closed.reason)
+            unsent = queue.stop(_out(closed))
             if unsent:
                 total += unsent
                 high = self._driver.node.multicast.highest_sent(queue.stream)
@@ -656,7 +658,7 @@ class Group:
 
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise GroupClosed(self._closed.reason)
+            raise GroupClosed(_out(self._closed))
         if self._is_leaving:
             raise GroupClosed("this member is leaving its group")
 
@@ -777,6 +779,11 @@ class Group:
         if lost:  # the others are notices, and logged as such
             log.warning("%s", losses)
         self._losses = losses if what else ""
+
+
+def _out(closed: Closed) -> str:
+    """What those hear who would still use this member."""
+    return f"this member is out of its group: {closed.reason}"
 
 
 def _check_member(member: object) -> None:

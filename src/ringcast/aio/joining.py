@@ -285,7 +285,8 @@ async def join(
         raise UsageError("say where to look with members= or with discovery=, not with both")
     _check_arguments(join_timeout_s, run_id, discovery, lose)
     flags = {"receive": receive, "receive_own": receive_own, "signals": signals}
-    for flag, value in {**flags, "record_payloads": record_payloads}.items():
+    flags |= {"send_time": send_time, "record_payloads": record_payloads}
+    for flag, value in flags.items():
         check_flag(flag, value)
     if when_few not in ("raise", "wait"):
         raise ConfigError("when_few", when_few, "'raise' or 'wait'")
