@@ -12,6 +12,7 @@ import click
 
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
+from ringcast.cli.member_options import member_options, must_exist_option
 from ringcast.cli.stopping import joined
 from ringcast.cli.words import (
     Duration,
@@ -23,7 +24,7 @@ from ringcast.cli.words import (
     print_table,
     safe,
 )
-from ringcast.config_file import PRESETS, load_config
+from ringcast.config_file import load_config
 from ringcast.events import Closed, Delivered, ViewInstalled
 from ringcast.texts import counted
 
@@ -68,26 +69,11 @@ def archive() -> None:
     """
 
 
-@archive.command()
+@archive.command(short_help="Join GROUP and keep its messages in files in DIR.")
 @click.argument("group")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--name", default="archive", show_default=True, help="What to call this member.")
-@click.option("--listen", default="127.0.0.1:0", show_default=True, help="Address to use.")
-@click.option(
-    "--member", "members", multiple=True, metavar="HOST:PORT", help="Where others may be found."
-)
-@click.option("--must-exist", is_flag=True, help="Do not start the group if nobody is there.")
-@click.option(
-    *("--key-file", "key"),
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The group's key, as join.",
-)
-@click.option("--insecure", is_flag=True, default=None, help="Use no key, as join.")
-@click.option(
-    "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.toml", help="As join."
-)
-@click.option("--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network.")
+@member_options("archive")
+@must_exist_option
 @click.option("--run-id", default="", metavar="ID", help="As the group's members say, for audits.")
 @click.option(
     "--interval",
@@ -106,6 +92,7 @@ def keep(
     name: str,
     config_file: Path | None,
     preset: str | None,
+    options: tuple[str, ...],
     json_file: Path | None,
     **place: Any,
 ) -> None:
@@ -114,13 +101,13 @@ def keep(
 
     Messages are safe when their file is there, two seconds or --interval after they came. With a
     --run-id, which members give to `join`, an audit of that run takes the archive as one of them:
-    by default both go by the name of the group. An archive whose
-    disk is slow holds the group back; one whose disk refuses leaves, with exit status 1. Ctrl-C or
-    SIGTERM ends it in good order.
+    by default both go by the name of the group. An archive whose disk is slow blocks those who
+    send; one whose disk refuses leaves, with exit status 1. Ctrl-C or SIGTERM ends it in good
+    order.
 
     Example: ringcast archive orders archive/ --name archive-1
     """
-    config = load_config(config_file, preset=preset, group=group, name=name)
+    config = load_config(config_file, preset=preset, options=options, group=group, name=name)
     joining = join(config=config, record=directory, record_payloads=True, **place)
     keeper = _Keeper(directory, json_file)
     run(keeper.member(joining))
@@ -236,7 +223,7 @@ def prune(directory: Path, age_s: float, dry_run: bool) -> None:
         )
 
 
-@archive.command()
+@archive.command(short_help="Merge small files of DIR into few large ones.")
 @directory_argument
 def compact(directory: Path) -> None:
     """Merge small files of DIR into few large ones, which are read faster. Archives may write and
@@ -253,7 +240,7 @@ def compact(directory: Path) -> None:
         click.echo(f"left as it is: {safe(reason)}")
 
 
-@archive.command()
+@archive.command(short_help="What is kept, by whom, of whom, and what is missing.")
 @directory_argument
 @json_file_option
 def show(directory: Path, json_file: Path | None) -> None:
@@ -293,10 +280,10 @@ def show(directory: Path, json_file: Path | None) -> None:
         minutes = (time.time() - query.committed_at) / 60
         click.echo(f"query {query.name}: {count} to read, committed {minutes:.0f} min ago")
     for trouble in troubles:
-        click.echo(f"left out: {safe(trouble.reason)}")
+        click.echo(f"not read: {safe(trouble.reason)}")
 
 
-@archive.command()
+@archive.command(short_help="Say that a streaming query will not run again.")
 @directory_argument
 @click.argument("query")
 def forget(directory: Path, query: str) -> None:
@@ -317,7 +304,7 @@ def _senders(index: Index) -> list[list[str]]:
     for origin in index.origins:
         held = list(index.holdings(origin))
         if not held:
-            continue  # all of it is in files that are left out
+            continue  # all of it is in files that are not read
         first = min(own[0].first for _, own in held)
         last = max(own[-1].last for _, own in held)
         plan = index.pieces({origin: first - 1}, time.time())

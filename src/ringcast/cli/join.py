@@ -15,10 +15,11 @@ import click
 
 from ringcast.aio.joining import join as join_group
 from ringcast.aio.loop import run
+from ringcast.aio.read_queue import Guarantee
+from ringcast.cli.member_options import member_options, must_exist_option
 from ringcast.cli.stopping import joined
 from ringcast.cli.words import are_lines_told, file_mode_option, json_file_option, safe
-from ringcast.config import TransportName
-from ringcast.config_file import PRESETS, load_config
+from ringcast.config_file import load_config
 from ringcast.errors import UsageError
 from ringcast.events import (
     Closed,
@@ -28,14 +29,13 @@ from ringcast.events import (
     Undeliverable,
     ViewInstalled,
 )
-from ringcast.model import Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from ringcast.aio.group import Group
-    from ringcast.aio.read_queue import Guarantee, Notice
+    from ringcast.aio.read_queue import Notice
 
 STDIN = 0
 CHUNK_BYTES = 1 << 16
@@ -44,61 +44,17 @@ STALL_S = 3.0
 """When the messages of this member have waited for so long, somebody should be told why."""
 
 
-@click.command()
+@click.command(short_help="Join GROUP, or start it: send lines, print messages.")
 @click.argument("group", required=False)
-@click.option("--name", help="What to call this member.")
-@click.option("--listen", metavar="HOST:PORT", help="Address to use.  [default: 127.0.0.1:0]")
-@click.option("--advertise", metavar="HOST:PORT", help="Where others reach it, if elsewhere.")
-@click.option(
-    *("--member", "--members", "members"),
-    multiple=True,
-    metavar="HOST:PORT",
-    help="Where others may be found; may be given more than once.",
-)
-@click.option(
-    "--transport",
-    type=click.Choice(get_args(TransportName)),
-    help="How datagrams travel: the same for all members.  [default: udp]",
-)
-@click.option(
-    "--must-exist",
-    is_flag=True,
-    default=None,
-    help="Do not start the group if nobody is there.",
-)
-@click.option(
-    *("--key-file", "key"),
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The key of the group: see `ringcast keygen`.  [default: your own, on this machine]",
-)
-@click.option(
-    "--insecure",
-    is_flag=True,
-    default=None,
-    help="Use no key, and allow addresses beyond this machine: nothing is encrypted.",
-)
+@member_options()
+@must_exist_option
 @click.option("--min-members", type=int, metavar="N", help="Wait with sending for so many.")
 @click.option(
     "--guarantee",
-    type=click.Choice(["fifo", "uniform"]),
+    type=click.Choice(get_args(Guarantee)),
     default="fifo",
     show_default=True,
-    help="uniform: all take a message, or none.",
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE.toml",
-    help="Sections [group], [multicast], [multicast.stability], [unicast], [membership].",
-)
-@click.option("--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network.")
-@click.option(
-    *("--set", "options"),
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="What could stand in the file; may be given more than once.",
+    help="uniform: all take a message, or none; total: and in one order for all senders.",
 )
 @click.option(
     "--record",
@@ -138,8 +94,6 @@ def join(
       ringcast join orders --set membership.suspect_after_s=10 --must-exist
       tail -f orders.log | ringcast join orders --metrics 127.0.0.1:9464
     """
-    if group is None and config_file is None:
-        raise UsageError("which group? Give its name, or a file that has it with --config")
     config = load_config(config_file, preset=preset, options=options, group=group, name=name)
     joining = join_group(config=config, when_few="wait", **place)
     run(_Terminal(guarantee, json_file).member(joining))
@@ -222,16 +176,20 @@ class _Terminal:
 def _messages(event: Delivered) -> Iterator[tuple[str, dict[str, object]]]:
     sender, to_me = str(event.sender), event.epoch > 0
     who = safe(sender) + " (to me)" * to_me
-    guarantee = "uniform" if event.run.stream is Stream.UNIFORM else "fifo"
-    for seqno, payload in enumerate(event.run.payloads, event.run.first):
-        content = {
+    run = event.run
+    for at, payload in enumerate(run.payloads):
+        content: dict[str, object] = {
             "event": "message",
             "sender": sender,
-            "seqno": seqno,
+            "seqno": run.first + at,
             "to_me": to_me,
-            "guarantee": guarantee,
+            "guarantee": run.stream.name.lower(),
             **_payload(payload),
         }
+        if event.position:
+            content["position"] = event.position + at
+        if run.headers is not None:
+            content |= {"headers": dict(run.headers[at]), "channel": run.headers[at].channel}
         yield f"{who}: {safe(payload.decode(errors='backslashreplace'))}", content
 
 

@@ -12,9 +12,10 @@ import click
 
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
+from ringcast.cli.member_options import member_options
 from ringcast.cli.stopping import joined
 from ringcast.cli.words import are_lines_told, json_file_option, safe
-from ringcast.config_file import PRESETS, load_config
+from ringcast.config_file import load_config
 from ringcast.errors import GroupClosed
 from ringcast.texts import counted
 
@@ -31,25 +32,10 @@ JOIN_TIMEOUT_S = 86_400.0
 """It waits for its group as long as there is none."""
 
 
-@click.command()
+@click.command(short_help="Send to GROUP what Spark has staged in DIRECTORY.")
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("group")
-@click.option("--name", default="publisher", show_default=True, help="What to call this member.")
-@click.option("--listen", default="127.0.0.1:0", show_default=True, help="Address to use.")
-@click.option(
-    "--member", "members", multiple=True, metavar="HOST:PORT", help="Where others may be found."
-)
-@click.option(
-    *("--key-file", "key"),
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The group's key, as join.",
-)
-@click.option("--insecure", is_flag=True, default=None, help="Use no key, as join.")
-@click.option(
-    "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.toml", help="As join."
-)
-@click.option("--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network.")
+@member_options("publisher")
 @click.option(
     "--least",
     type=click.IntRange(min=2),
@@ -65,6 +51,7 @@ def publish(
     name: str,
     config_file: Path | None,
     preset: str | None,
+    options: tuple[str, ...],
     least: int,
     json_file: Path | None,
     **place: Any,
@@ -80,9 +67,10 @@ def publish(
     from ringcast.trace.staging import Staging
     from ringcast.trace.whole import held_alone
 
-    config = load_config(config_file, preset=preset, group=group, name=name)
+    config = load_config(config_file, preset=preset, options=options, group=group, name=name)
+    staging = Staging(directory)
+    staging.check()
     with held_alone(directory):
-        staging = Staging(directory)
         joining = join(config=config, receive=False, join_timeout_s=JOIN_TIMEOUT_S, **place)
         error = run(_publish(joining, staging, least, json_file))
     if error:
@@ -113,7 +101,7 @@ async def _publish(
             for task in done:
                 task.result()  # our own bugs are not to be hidden
         except GroupClosed as closed:
-            return f"out of the group: {closed}"
+            return str(closed)
     stopped.conclude()
     return ""
 
