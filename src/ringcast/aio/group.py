@@ -600,7 +600,7 @@ class Group:
         unacked = {stream: (first, last) for stream, first, last in closed.unacked}
         total = 0
         for queue in self._queues:
-            unsent = queue.stop(_out(closed))
+            unsent = queue.stop(closed.reason)
             if unsent:
                 total += unsent
                 high = self._driver.node.multicast.highest_sent(queue.stream)
@@ -783,7 +783,8 @@ class Group:
 
 def _out(closed: Closed) -> str:
     """What those hear who would still use this member."""
-    return f"this member is out of its group: {closed.reason}"
+    is_told = closed.reason.startswith("this member")
+    return closed.reason if is_told else f"this member is out of its group: {closed.reason}"
 
 
 def _check_member(member: object) -> None:
