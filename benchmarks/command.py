@@ -3,6 +3,7 @@ tables for people, JSON for machines."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence  # noqa: TC003 (of a NamedTuple's fields)
 from functools import partial
 from importlib import import_module
@@ -63,9 +64,11 @@ class Benchmark(NamedTuple):
 
     def command(self, name: str) -> click.Command:
         run = partial(self._run, name)
-        return json_file_option(
-            click.Command(name, callback=run, params=[*self.options], help=self.help)
+        short = re.split(r"[:,.]", self.help)[0] + "."
+        made = click.Command(
+            name, callback=run, params=[*self.options], help=self.help, short_help=short
         )
+        return json_file_option(made)
 
     def _run(self, name: str, /, *, json_file: Path | None, **options: Any) -> None:
         measure = getattr(import_module(f"benchmarks.{self.module}"), f"bench_{name}")

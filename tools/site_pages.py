@@ -26,6 +26,7 @@ PLACES = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security-policy.md",
     "NOTICE": "index.md",
+    "examples": "examples.md",
     "docs/decisions": "decisions/index.md",
     "docs/howto": "howto/join.md",
     "docs/protocols": "protocols/views.md",

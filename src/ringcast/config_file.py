@@ -133,7 +133,10 @@ def load_config(
         "membership": values.build(MembershipConfig, "membership"),
     }
     if "group" not in values.of("group"):
-        raise UsageError(f"{where}which group? Give its name, or say it in section [group]")
+        raise UsageError(
+            f"{where}which group? Give its name, or say it in section [group] of a file, or with "
+            "RINGCAST_GROUP"
+        )
     return values.build(GroupConfig, "group", **parts)
 
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from ringcast.model import Member
 
 
+SHOWN_MAX = 200
+
+
 class RingcastError(Exception):
     """The root: catch this to catch everything ringcast raises on purpose."""
 
@@ -40,11 +43,17 @@ class UsageError(RingcastError):
     """A call that cannot be right, whatever the network does."""
 
 
+def _shown(value: object) -> str:
+    """What is long is told by its kind."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_MAX else f"a {type(value).__name__}"
+
+
 class ConfigError(UsageError):
     """A configuration value that is not allowed."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} = {value!r}: must be {allowed}")
+        super().__init__(f"{field} = {_shown(value)}: must be {allowed}")
         self.field = field
         self.value = value
         self.allowed = allowed

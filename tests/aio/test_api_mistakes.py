@@ -12,7 +12,7 @@ from loopback_groups import read, run, with_members
 
 import ringcast
 import ringcast.blocking
-from ringcast import ConfigError, RingcastError, UsageError
+from ringcast import ConfigError, GroupClosed, RingcastError, UsageError
 from ringcast.aio import sources
 from ringcast.aio.sources import ListSource
 
@@ -105,6 +105,11 @@ def test_a_join_that_was_forgotten_warns() -> None:
         ({"receive": "no"}, "receive = 'no': must be True or False"),
         ({"receive_own": "no"}, "receive_own = 'no': must be True or False"),
         ({"signals": "no"}, "signals = 'no': must be True or False"),
+        ({"send_time": "no"}, "send_time = 'no': must be True or False"),
+        (
+            {"membership": ringcast.MulticastConfig()},
+            "membership = a MulticastConfig: must be a Me",
+        ),
         ({"record_payloads": "no", "record": "."}, "record_payloads = 'no': must be True or"),
         ({"lose": 0.1}, "lose = 0.1: must be a function"),
         ({"give_state": 5, "take_state": print}, "give_state = 5: must be a function"),
@@ -170,6 +175,18 @@ def test_a_blocking_join_that_is_not_entered_says_how() -> None:
         run(enter())
 
 
+async def _place_of_plain(group: Group) -> None:
+    receipt = await group.send(b"x", receipt=True)
+    async for message in group:
+        assert message.payload == b"x"
+        break
+    await receipt.ordered()
+
+
+async def _stabilized(group: Group) -> None:
+    group.stabilize()
+
+
 @pytest.mark.parametrize(
     ("misuse", "message"),
     [
@@ -198,6 +215,32 @@ def test_a_blocking_join_that_is_not_entered_says_how() -> None:
             "guarantee is 'fifo', 'uniform' or 'total'",
         ),
         (lambda group: group.request(group.me, "text"), "not str: encode it first"),
+        (lambda group: group.send(b"x", headers=[("a", "b")]), "headers are a dict of texts by na"),
+        (lambda group: group.send(b"x", headers="trace"), "a dict of texts by name, not 'trace'"),
+        (lambda group: group.send(b"x", headers={"a": 1}), "headers are texts, not 'a': 1"),
+        (lambda group: group.send(b"x", headers={b"a": "1"}), "headers are texts, not b'a': '1'"),
+        (
+            lambda group: group.send(b"x", headers={"a": "x" * 1100}),
+            "headers of 1104 bytes: 1024 at most; put the rest into the payload",
+        ),
+        (lambda group: group.send(b"x", channel="x" * 2000), "1024 at most; put the rest into"),
+        (lambda group: group.send(b"x", channel=b"locks"), "channel is a text, not b'locks'"),
+        (
+            lambda group: group.send(b"x", headers={"channel": "locks"}),
+            "the header 'channel' is the system's own: send with channel=",
+        ),
+        (
+            lambda group: group.send_many([b"1", b"2"], headers=[{"a": "1"}, {"a": "2"}]),
+            "headers are a dict of texts by name, not .{'a': '1'}, {'a': '2'}",
+        ),
+        (lambda group: group.send("x", headers={"a": "1"}), "not str: encode it first"),
+        (
+            lambda group: group.send(b"x", guarantee="total", to=group.me),
+            "guarantee='total' is for messages to the group: .* so leave out to=",
+        ),
+        (lambda group: group.send(b"x", guarantee="Total"), "'uniform' or 'total', not 'Total'"),
+        (_place_of_plain, "only total messages have a place: send with guarantee='total'"),
+        (_stabilized, "this group has acks and no stability rounds: nothing waits for a report"),
     ],
 )
 def test_what_cannot_be_sent_is_refused(
@@ -222,6 +265,36 @@ def test_what_threads_cannot_send_is_refused() -> None:
             a.try_send(b"x", guarantee=wrong)
         with pytest.raises(UsageError, match="timeout = None"):
             a.request_all(b"x", timeout=nothing)
+
+
+def test_who_is_out_of_the_group_is_told_so() -> None:
+    @with_members(1)
+    async def test(a: Group) -> None:
+        await a.leave()
+        for use in (
+            lambda: a.send(b"x"),
+            lambda: a.send(b"x", guarantee="total"),
+            lambda: a.send_many([b"x"]),
+            lambda: a.request(a.me, b"x"),
+            lambda: a.request_all(b"x"),
+            lambda: a.flush(),
+        ):
+            with pytest.raises(GroupClosed, match="this member is out of its group: left"):
+                await use()
+        with pytest.raises(GroupClosed, match="this member is out of its group: left"):
+            a.try_send(b"x")
+
+    with ringcast.blocking.join("x", **ALONE) as threaded:
+        wrong: Any = {"a": 1}
+        with pytest.raises(UsageError, match="headers are texts, not 'a': 1"):
+            threaded.send(b"x", headers=wrong)
+        receipt = threaded.send(b"x", receipt=True)
+        with pytest.raises(UsageError, match="only total messages have a place"):
+            receipt.ordered(timeout=5.0)
+        place = threaded.send(b"x", guarantee="total", receipt=True).ordered(timeout=20.0)
+        assert place.position == 1
+    with pytest.raises(GroupClosed):
+        threaded.send(b"x", guarantee="total")
 
 
 def test_messages_are_any_buffers_and_many_any_iterable() -> None:

@@ -210,7 +210,7 @@ def test_flush_waits_for_what_is_in_the_ring_too() -> None:
         (lambda g: g.send(b"x" * 2000), "a message of 2000 bytes: max_message_bytes is 1000"),
         (lambda g: g.send(b"x", timeout=-1.0), "timeout = -1.0: must be from 0"),
         (lambda g: g.flush(timeout="soon"), "timeout = 'soon'"),
-        (lambda g: g.stabilize(), "acknowledges"),
+        (lambda g: g.stabilize(), "has acks and no stability rounds"),
         (lambda g: g.request(g.me, "text"), "not str: encode it first"),
         (lambda g: g.wait_for_view(lambda _: g.explain()), "cannot wait for itself"),
         (lambda g: g.wait_for_view(lambda _: g.send(b"x")), "cannot wait for itself"),

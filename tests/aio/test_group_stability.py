@@ -292,7 +292,7 @@ def test_alone_one_has_it_all() -> None:
 
 def test_a_group_that_acknowledges_has_no_votes() -> None:
     async def exchange(a: Group) -> None:
-        with pytest.raises(UsageError, match="acknowledges messages: give it `stability`"):
+        with pytest.raises(UsageError, match="has acks and no stability rounds"):
             a.stabilize()
 
     with_members(1)(exchange)

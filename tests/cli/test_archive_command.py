@@ -140,7 +140,7 @@ def test_what_is_absent_is_shown(runtime: Path) -> None:
     write_file(runtime / "archive", "one", 2, [Kept(WEB, 4, 6)], before=first)
     first.unlink()
     shown = done("archive", "show", "archive")
-    assert f"left out: {first.name}: it is not there, and" in shown
+    assert f"not read: {first.name}: it is not there, and" in shown
     assert "app" not in shown
     (told,) = json.loads(done("archive", "show", "archive", "--json"))["left_out"]
     assert told.startswith(first.name)

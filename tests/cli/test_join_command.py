@@ -25,7 +25,7 @@ from terminals import (
     until,
 )
 
-from ringcast import GroupConfig
+from ringcast import GroupConfig, blocking
 from ringcast.aio.sources import group_directory
 from ringcast.cli import main
 from ringcast.cli.archive import keep
@@ -125,6 +125,31 @@ def test_uniform_messages_for_programs(runtime: Path) -> None:
     assert {"event": "view", "view": 2, "members": ["a", "b"]} in events
     early = {"event": "message", "sender": "a", "seqno": 1, "to_me": False, "guarantee": "uniform"}
     assert {**early, "payload": "early"} in events
+
+
+def test_total_messages_and_headers_for_programs(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RINGCAST_GROUP", "orders")
+    command = [*COMMAND, "join", "--json", "--guarantee", "total", "--name", "a"]
+    with (
+        blocking.join("orders", name="b", receive=False) as b,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as a,
+    ):
+        b.wait_for_view(lambda view: "a" in view, timeout=DEADLINE_S)
+        b.send(b"kept", headers={"order": "17"}, channel="shop")
+        b.flush(timeout=DEADLINE_S)
+        shown = a.communicate(b"first\nsecond\n", timeout=DEADLINE_S)[0]
+    events = [json.loads(line) for line in shown.splitlines()]
+    messages = [event for event in events if event["event"] == "message"]
+    about = {"event": "message", "to_me": False}
+    own = {**about, "sender": "a", "guarantee": "total"}
+    kept = {**about, "sender": "b", "guarantee": "fifo", "seqno": 1, "payload": "kept"}
+    assert messages == [
+        {**kept, "headers": {"order": "17"}, "channel": "shop"},
+        {**own, "seqno": 1, "position": 1, "payload": "first"},
+        {**own, "seqno": 2, "position": 2, "payload": "second"},
+    ]
 
 
 def test_bytes_that_are_no_text_for_programs(runtime: Path) -> None:

@@ -24,7 +24,15 @@ FILES = {
     "transport.toml": "[group]\ntransport = 'pigeon'\n",
     "broken.toml": "[multicast\n",
     "options.json": "{",
+    "cut/publisher.json": '{"publisher": "p"',
+    "list/publisher.json": "[]",
+    "progress/published.json": "{",
+    "manifest/batch-000000000000.json": "{}",
+    "other/publisher.json": '{"name": "somebody else\'s"}',
+    "unstaged/publisher.json": '{"publisher": "p", "kind": "a stream"}',
 }
+STAGED = ("staged", "cut", "list", "progress", "manifest", "other")
+"""Directories that a stream has staged in, or nearly so."""
 
 USED = "USED"
 """In place of a port where somebody listens already."""
@@ -62,7 +70,7 @@ MISTAKES: list[tuple[str, str]] = [
     ),
     (
         "join x --guarantee most",
-        r"Invalid value for '--guarantee': 'most' is not one of 'fifo', 'uniform'\. "
+        r"Invalid value for '--guarantee': 'most' is not one of 'fifo', 'uniform', 'total'\. "
         r"\(see ringcast join --help\)",
     ),
     ("join x --min-members 0", r"min_members = 0: must be a whole number from 1 to 512"),
@@ -91,7 +99,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("demo --loss 2", r"Invalid value for '--loss': 2\.0 is not in the range 0<=x<=0\.5\. .*"),
     ("demo --quick --keep run", r".*: --quick records nothing: leave it out \(see .*\)"),
     ("bench multicast --size big", r".*: 'big' is not a size: write 1000, or 100-mixed .*"),
-    ("join", r"which group\? Give its name, or a file that has it with --config"),
+    ("join", r"which group\? Give its name, or say it in section \[group\] of a file, or with .*"),
     ("join x --record-level full", r"No such option '--record-level'\. .*'--record'\? .*"),
     (
         "join x --set capacity=3",
@@ -106,7 +114,39 @@ MISTAKES: list[tuple[str, str]] = [
     ("top", r"Missing argument 'GROUP'\. \(see ringcast top --help\)"),
     ("explode", r"No such command 'explode'\. Did you mean 'explore'\? \(see ringcast --help\)"),
     ("simulte", r"No such command 'simulte'\. Did you mean 'simulate'\? \(see ringcast --help\)"),
+    (
+        "simulate --protocol totl",
+        r"Invalid value for '--protocol': 'totl' is not one of 'multicast', .*, 'total'\. .*",
+    ),
+    ("join x --channel locks", r"No such option '--channel'\. .*"),
+    ("health", r"Missing argument 'GROUP'\. \(see ringcast health --help\)"),
+    ("publish staged", r"Missing argument 'GROUP'\. \(see ringcast publish --help\)"),
+    ("publish staged orders --least 1", r"Invalid value for '--least': 1 is not in the range .*"),
+    ("publish staged orders --set multicast.capcity=3", r"no such key in \[multicast\]: .*"),
+    ("publish staged orders --listen nowhere", r"listen = 'nowhere': must be host:port, .*"),
+    ("publish staged orders --key-file none", r"no key file none: make one with .*"),
+    ("archive orders here --transport pigeon", r"Invalid value for '--transport': 'pigeon' .*"),
     # Directories
+    (
+        "publish none orders",
+        r"Invalid value for 'DIRECTORY': Directory 'none' does not exist\. .*",
+    ),
+    ("publish options.json orders", r"Invalid value for 'DIRECTORY': .* is a file\. .*"),
+    ("publish . orders", r"\.: no stream or table was written here yet"),
+    *[
+        (
+            f"publish {directory} orders",
+            rf"{directory}/{name} is damaged, or no stream or table has .*",
+        )
+        for directory, name in (
+            ("cut", "publisher.json"),
+            ("list", "publisher.json"),
+            ("progress", "published.json"),
+            ("manifest", "batch-000000000000.json"),
+        )
+    ],
+    ("publish other orders", r"other is not what a stream or a table was written to"),
+    ("publish unstaged orders", r"unstaged is not what a stream or a table was written to"),
     ("audit none", r"Invalid value for 'DIRECTORY': Directory 'none' does not exist\. .*"),
     ("audit .", r"\.: no segments \(\*\.parquet\) in it: members write them with record="),
     ("audit . --report none/x.html", r".*--report: nothing can be written in \S+/none \(see .*\)"),
@@ -170,13 +210,56 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # private, as pytest makes it
     monkeypatch.chdir(tmp_path)
     for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
+    for directory in STAGED:
+        (tmp_path / directory / "staged").mkdir(parents=True)
+        about = tmp_path / directory / "publisher.json"
+        if not about.exists():
+            about.write_text('{"publisher": "p", "kind": "a stream"}')
     return tmp_path
 
 
 @pytest.mark.parametrize(("command", "line"), MISTAKES, ids=[command for command, _ in MISTAKES])
 def test_one_line_says_what_is_wrong(command: str, line: str, used: str) -> None:
     said = mistake(*command.replace(USED, used).split())
+    assert re.fullmatch(line, said), said
+
+
+@pytest.mark.parametrize("command", ["publish staged x", "archive x kept", "join x"])
+def test_each_member_listens_where_the_environment_says(
+    command: str, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RINGCAST_LISTEN", used)
+    assert mistake(*command.split()) == f"cannot listen on {used}: Address already in use"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        (
+            "LISTEN",
+            "nowhere",
+            r"RINGCAST_LISTEN: \[group\] listen = 'nowhere': must be host:port, .*",
+        ),
+        (
+            "MULTICAST_CAPACITY",
+            "many",
+            r"RINGCAST_MULTICAST_CAPACITY: .*: must be a whole number .*",
+        ),
+        ("PRESET", "fast", r"RINGCAST_PRESET: preset = 'fast': must be 'lan' or .*"),
+        ("TRANSPORT", "udp4", r"RINGCAST_TRANSPORT: .*: must be 'udp', 'multicast' or 'tcp'"),
+        ("INSECURE", "maybe", r"RINGCAST_INSECURE: .*: must be true or false"),
+        ("KEY", "short", r"RINGCAST_KEY, line 1: a key is 64 hex digits"),
+        ("KEY_FILE", "none", r"no key file none: make one with `ringcast keygen none`"),
+        ("GROUP", "x" * 65, r"RINGCAST_GROUP: \[group\] group = .*: must be 1 to 64 bytes of .*"),
+    ],
+)
+def test_a_wrong_environment_is_told_with_its_name(
+    name: str, value: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"RINGCAST_{name}", value)
+    said = mistake("join", *(["x"] if name != "GROUP" else []))
     assert re.fullmatch(line, said), said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -138,6 +139,11 @@ HELP = dict(commands(main, click.Context(main, info_name="ringcast")))
 @pytest.mark.parametrize("command", HELP)
 def test_help_fits_a_terminal(command: str) -> None:
     assert [line for line in HELP[command].splitlines() if cells(line) > 80] == []
+
+
+def test_no_sentence_of_a_list_of_commands_is_cut() -> None:
+    cut_short = re.compile(r"^  [a-z]+ .*\.\.\.$", re.MULTILINE)
+    assert {name: found for name, text in HELP.items() if (found := cut_short.findall(text))} == {}
 
 
 @pytest.mark.parametrize("command", ["simulate --economy 2", "replay --seed 7"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +29,7 @@ from ringcast.spark import register
 from ringcast.spark.session import stop_group
 from ringcast.spark.sink import SinkOptions, start_publisher
 from ringcast.trace.staging import Staging
+from ringcast.wire.headers import split_headers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from ringcast import Message
 
 HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "howto" / "publish.md"
 RINGCAST = (sys.executable, "-c", "from ringcast.cli import main; main(prog_name='ringcast')")
 DEADLINE_S = 500.0
 LOOK_S = 0.005
@@ -75,6 +78,21 @@ def test_a_table_is_staged_in_order_and_each_write_is_a_batch(
         assert len(numbers) == 3
         assert numbers == [sorted(partition) for partition in numbers]
         assert sorted(chain.from_iterable(numbers)) == list(range(100))
+
+
+def test_the_example_of_the_page_stages_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    spark.range(3).coalesce(1).write.parquet(str(tmp_path / "files"))
+    readings = spark.readStream.schema("id BIGINT").parquet(str(tmp_path / "files"))
+    names = {"spark": spark, "readings": readings}
+    exec(program.replace('"alerts/', f'"{tmp_path}/alerts/'), names)
+    query: Any = names["query"]
+    query.processAllAvailable()
+    query.stop()
+    ((partition,),) = staged(Staging(tmp_path / "alerts" / "staged")).values()
+    about = {"content-type": "application/json"}
+    assert list(map(split_headers, partition)) == [(about, b'{"id":%d}' % n) for n in range(3)]
 
 
 MISTAKES = [

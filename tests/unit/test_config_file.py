@@ -154,7 +154,11 @@ def test_a_section_makes_a_group_vote(file: Path) -> None:
             "[multicast] capacity = 100000: must be at most 65536 where members report",
         ),
         ("[group]\ngroup = 3", "[group] group = 3: must be 1 to 64 bytes of printable text"),
-        ("[unicast]", "which group? Give its name, or say it in section [group]"),
+        (
+            "[unicast]",
+            "which group? Give its name, or say it in section [group] of a file, or with "
+            "RINGCAST_GROUP",
+        ),
         ("preset = 'man'", "preset = 'man': must be 'lan' or 'alert' or 'wan' or 'large'"),
         ("preset = 3", "preset = 3: must be 'lan' or 'alert' or 'wan' or 'large'"),
         ("[group", "not TOML: Expected ']' at the end of a table declaration (at end of document)"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ringcast.aio.answers import answer, health_of
 from ringcast.aio.driver import Owner
 from ringcast.aio.payloads import as_bytes, as_messages, with_block
-from ringcast.aio.presence import Presence, check_member
+from ringcast.aio.presence import Presence, check_member, out_of
 from ringcast.aio.probe import Probe, probe_name
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.published import Published
@@ -249,7 +249,9 @@ class Group:
     ) -> Replies:
         """Ask all other members of the view at once: `replies` by member, and who `failed`."""
         check_seconds("timeout", timeout, 0.0, REQUEST_TIMEOUT_S_MAX)
-        return await request_all(self, check_payload(payload), timeout)
+        payload = check_payload(payload)
+        self._presence.check_open()
+        return await request_all(self, payload, timeout)
 
     async def serve(self, handler: Handler) -> None:
         """Reply to each request with what `handler(request)` returns, or awaits; if it raises, with
@@ -380,7 +382,7 @@ class Group:
     def _end(self, closed: Closed) -> None:
         closed = self._presence.closed = self._sending.end(closed)
         log.info("%s is out of group %r: %s", self.me, self._place.config.group, closed.reason)
-        self._requests.close(closed.reason)
+        self._requests.close(out_of(closed))
         reason = f"out of the group before everybody had delivered it: {closed.reason}"
         self._sending.receipts.fail(reason)
         if self._reading.state is not None:

@@ -79,7 +79,7 @@ class Presence:
 
     def check_open(self) -> None:
         if self.closed is not None:
-            raise GroupClosed(self.closed.reason)
+            raise GroupClosed(out_of(self.closed))
         if self.is_leaving:
             raise GroupClosed("this member is leaving its group")
 
@@ -132,6 +132,12 @@ class Presence:
     def hurry(self) -> None:
         """Whatever it waits for: be gone at once."""
         self.is_hurried = True
+
+
+def out_of(closed: Closed) -> str:
+    """What those hear who would still use this member."""
+    is_told = closed.reason.startswith("this member")
+    return closed.reason if is_told else f"this member is out of its group: {closed.reason}"
 
 
 def check_member(member: object) -> None:

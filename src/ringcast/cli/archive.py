@@ -69,11 +69,11 @@ def archive() -> None:
     """
 
 
-@archive.command()
+@archive.command(short_help="Join GROUP and keep its messages in files in DIR.")
 @click.argument("group")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @setting("name", "archive")
-@settings("listen", "members", "must_exist", "key_file", "insecure")
+@settings("listen", "advertise", "members", "transport", "must_exist", "key_file", "insecure")
 @config_options
 @click.option("--run-id", default="", metavar="ID", help="As the group's members say, for audits.")
 @click.option(
@@ -93,6 +93,7 @@ def keep(
     name: str,
     config_file: Path | None,
     preset: str | None,
+    options: tuple[str, ...],
     json_file: Path | None,
     **place: Any,
 ) -> None:
@@ -101,13 +102,13 @@ def keep(
 
     Messages are safe when their file is there, two seconds or --interval after they came. With a
     --run-id, which members give to `join`, an audit of that run takes the archive as one of them:
-    by default both go by the name of the group. An archive whose
-    disk is slow holds the group back; one whose disk refuses leaves, with exit status 1. Ctrl-C or
-    SIGTERM ends it in good order.
+    by default both go by the name of the group. An archive whose disk is slow blocks those who
+    send; one whose disk refuses leaves, with exit status 1. Ctrl-C or SIGTERM ends it in good
+    order.
 
     Example: ringcast archive orders archive/ --name archive-1
     """
-    config = load_config(config_file, preset=preset, group=group, name=name)
+    config = load_config(config_file, preset=preset, options=options, group=group, name=name)
     joining = join(config=config, record=directory, record_payloads=True, **place)
     keeper = _Keeper(directory, json_file)
     run(keeper.member(joining))
@@ -223,7 +224,7 @@ def prune(directory: Path, age_s: float, dry_run: bool) -> None:
         )
 
 
-@archive.command()
+@archive.command(short_help="Merge small files of DIR into few large ones.")
 @directory_argument
 def compact(directory: Path) -> None:
     """Merge small files of DIR into few large ones, which are read faster. Archives may write and
@@ -240,7 +241,7 @@ def compact(directory: Path) -> None:
         click.echo(f"left as it is: {safe(reason)}")
 
 
-@archive.command()
+@archive.command(short_help="What is kept, by whom, of whom, and what is missing.")
 @directory_argument
 @json_file_option
 def show(directory: Path, json_file: Path | None) -> None:
@@ -280,10 +281,10 @@ def show(directory: Path, json_file: Path | None) -> None:
         minutes = (time.time() - query.committed_at) / 60
         click.echo(f"query {query.name}: {count} to read, committed {minutes:.0f} min ago")
     for trouble in troubles:
-        click.echo(f"left out: {safe(trouble.reason)}")
+        click.echo(f"not read: {safe(trouble.reason)}")
 
 
-@archive.command()
+@archive.command(short_help="Say that a streaming query will not run again.")
 @directory_argument
 @click.argument("query")
 def forget(directory: Path, query: str) -> None:
@@ -304,7 +305,7 @@ def _senders(index: Index) -> list[list[str]]:
     for origin in index.origins:
         held = list(index.holdings(origin))
         if not held:
-            continue  # all of it is in files that are left out
+            continue  # all of it is in files that are not read
         first = min(own[0].first for _, own in held)
         last = max(own[-1].last for _, own in held)
         plan = index.pieces({origin: first - 1}, time.time())

@@ -40,7 +40,7 @@ _COLOURS = {"ok": "green", "violated": "red"}
 NOTHING_TO_JUDGE = 3
 
 
-@click.command()
+@click.command(short_help="Judge the guarantees on what members have recorded.")
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option(
     "--master", type=SparkMaster(), default="local[*]", show_default=True, help="Where Spark runs."

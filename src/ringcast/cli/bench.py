@@ -31,7 +31,7 @@ def _commands() -> dict[str, click.Command]:
     return COMMANDS
 
 
-@click.group(cls=_Benchmarks)
+@click.group(short_help="Measure parts and whole groups; in a checkout.", cls=_Benchmarks)
 def bench() -> None:
     """Measure parts and whole groups. Figures move with the machine; ratios in one run count.
     What measures comes with the repository, not with the library.

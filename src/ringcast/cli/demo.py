@@ -35,7 +35,9 @@ QUICK_GO_ON_S = 0.5
 """How long survivors trade on before they are asked what they have."""
 
 
-@click.group(invoke_without_command=True)
+@click.group(
+    short_help="Four processes exchange orders, and two are killed.", invoke_without_command=True
+)
 @click.option(
     "--loss",
     type=click.FloatRange(0, 0.5),
@@ -85,7 +87,7 @@ REPEATED = ["G2 N2", "VS3"]
 """What a delivery that is written twice violates, and nothing else."""
 
 
-@demo.command()
+@demo.command(short_help="A sender dies when one member alone has its messages.")
 @click.option(
     "--reached",
     type=click.Choice(["B", "C", "D", "nobody"]),

@@ -45,7 +45,7 @@ def _one_of(
     return _option(*flags, type=click.Choice(names), metavar="NAME", help=text, **terms)
 
 
-@click.group()
+@click.group(short_help="Try every order of events in small scenarios.")
 def explore() -> None:
     """Run every possible interleaving of a small scenario, and report what goes wrong.
 
@@ -140,7 +140,7 @@ _COMMANDS: dict[str, tuple[str, str, int, list[Callable[[Any], Any]]]] = {
         [_scenario_option(SCENARIOS["unicast"]), _capacity_option],
     ),
     "sync": (
-        "Explore what happens when a receiver has lost its window and asks the sender.",
+        "Explore a receiver that has lost its window and asks the sender.",
         "; --scenario operator; --without tombstone",
         300,
         [_scenario_option(SCENARIOS["sync"]), _capacity_option],
@@ -205,7 +205,7 @@ def _add_command(command: str) -> None:
         ]
     ):
         run = option(run)
-    explore.command(command)(run)
+    explore.command(command, short_help=summary.partition(":")[0].rstrip(".") + ".")(run)
 
 
 for _command in _COMMANDS:
@@ -263,18 +263,25 @@ def _explore_each(
 
 class _Progress:
     """Tells every few seconds how far an exploration is, where somebody watches. Nobody knows how
-    many states there are before all are found, but when it ends at the latest is known."""
+    many states there are before all are found: those that are known take so long at least, at the
+    pace so far. When it ends at the latest is known."""
 
     def __init__(self, ends_at: float | None) -> None:
         self._ends_at = ends_at
-        self._next_at = monotonic() + NOTE_EVERY_S
+        self._began_at = monotonic()
+        self._next_at = self._began_at + NOTE_EVERY_S
 
     def __call__(self, done: int, known: int) -> None:
         now = monotonic()
-        if now >= self._next_at:
-            self._next_at = now + NOTE_EVERY_S
-            left = f"; {self._ends_at - now:.0f} s more at most" if self._ends_at else ""
-            note(f"   {done} done, {known} more known so far{left}")
+        if now < self._next_at:
+            return
+        self._next_at = now + NOTE_EVERY_S
+        least_s = known * (now - self._began_at) / max(done, 1)
+        left = f"about {least_s:.0f} s or more to go"
+        if self._ends_at is not None:
+            most_s = self._ends_at - now
+            left = f"about {min(least_s, most_s):.0f} to {most_s:.0f} s to go"
+        note(f"   {done} done, {known} more known so far; {left}")
 
 
 def _print_report(scenario: Any, report: Report) -> None:

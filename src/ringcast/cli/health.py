@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command()
+@click.command(short_help="Whether members are ready; for probes and scripts.")
 @click.argument("group")
 @member_option
 @json_file_option

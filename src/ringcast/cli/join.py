@@ -8,12 +8,13 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from ringcast.aio.joining import join as join_group
 from ringcast.aio.loop import run
+from ringcast.aio.read_queue import Guarantee
 from ringcast.cli.setting import config_options, settings
 from ringcast.cli.stopping import joined
 from ringcast.cli.words import are_lines_told, file_mode_option, json_file_option, safe
@@ -27,7 +28,6 @@ from ringcast.events import (
     Undeliverable,
     ViewInstalled,
 )
-from ringcast.model import Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringcast.aio.group import Group
-    from ringcast.aio.read_queue import Guarantee, Notice
+    from ringcast.aio.read_queue import Notice
 
 STDIN = 0
 CHUNK_BYTES = 1 << 16
@@ -44,24 +44,18 @@ STALL_S = 3.0
 """When the messages of this member have waited for so long, somebody should be told why."""
 
 
-@click.command()
+@click.command(short_help="Join GROUP, or start it: send lines, print messages.")
 @click.argument("group", required=False)
 @settings("name", "listen", "advertise", "members", "transport")
 @settings("must_exist", "key_file", "insecure", "min_members")
 @click.option(
     "--guarantee",
-    type=click.Choice(["fifo", "uniform"]),
+    type=click.Choice(get_args(Guarantee)),
     default="fifo",
     show_default=True,
-    help="uniform: all take a message, or none.",
+    help="uniform: all take a message, or none; total: and in one order for all senders.",
 )
 @config_options
-@click.option(
-    *("--set", "options"),
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="What could stand in the file; may be given more than once.",
-)
 @settings("record")
 @file_mode_option
 @settings("metrics", "memory_limit", "spin_s")
@@ -89,8 +83,6 @@ def join(
       ringcast join orders --set membership.suspect_after_s=10 --must-exist
       tail -f orders.log | ringcast join orders --metrics 127.0.0.1:9464
     """
-    if group is None and config_file is None:
-        raise UsageError("which group? Give its name, or a file that has it with --config")
     config = load_config(config_file, preset=preset, options=options, group=group, name=name)
     joining = join_group(config=config, when_few="wait", **place)
     run(_Terminal(guarantee, json_file).member(joining))
@@ -173,16 +165,20 @@ class _Terminal:
 def _messages(event: Delivered) -> Iterator[tuple[str, dict[str, object]]]:
     sender, to_me = str(event.sender), event.epoch > 0
     who = safe(sender) + " (to me)" * to_me
-    guarantee = "uniform" if event.run.stream is Stream.UNIFORM else "fifo"
-    for seqno, payload in enumerate(event.run.payloads, event.run.first):
-        content = {
+    run = event.run
+    for at, payload in enumerate(run.payloads):
+        content: dict[str, object] = {
             "event": "message",
             "sender": sender,
-            "seqno": seqno,
+            "seqno": run.first + at,
             "to_me": to_me,
-            "guarantee": guarantee,
+            "guarantee": run.stream.name.lower(),
             **_payload(payload),
         }
+        if event.position:
+            content["position"] = event.position + at
+        if run.headers is not None:
+            content |= {"headers": dict(run.headers[at]), "channel": run.headers[at].channel}
         yield f"{who}: {safe(payload.decode(errors='backslashreplace'))}", content
 
 

@@ -231,7 +231,7 @@ def _is_stopped(pid: int) -> bool:
 member_option = click.option("--member", metavar="NAME", help="Only this one, by name or address.")
 
 
-@click.command()
+@click.command(short_help="Who is in a group, or in all groups of this machine.")
 @click.argument("group", required=False)
 @json_file_option
 def members(group: str | None, json_file: Path | None) -> None:
@@ -303,7 +303,7 @@ def _print_view(view: dict[str, Any]) -> None:
     print_table(rows, is_headed=False)
 
 
-@click.command()
+@click.command(short_help="What waits in a group, for whom, and since when.")
 @click.argument("group")
 @member_option
 @json_file_option
@@ -339,7 +339,7 @@ def explain(group: str, member: str | None, json_file: Path | None) -> None:
             say(line)
 
 
-@click.command()
+@click.command(short_help="Every counter, and the size of every table.")
 @click.argument("group")
 @member_option
 @json_file_option
@@ -381,7 +381,7 @@ def _tree(content: dict[str, object], indent: str) -> Iterator[str]:
             yield f"{indent}{safe(key)}  {safe(shown)}"
 
 
-@click.command()
+@click.command(short_help="Have members here ask PEER where its messages stand.")
 @click.argument("group")
 @click.argument("peer")
 @click.option("--member", metavar="NAME", help="Only this one asks, by name or address.")

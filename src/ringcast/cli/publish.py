@@ -32,11 +32,11 @@ JOIN_TIMEOUT_S = 86_400.0
 """It waits for its group as long as there is none."""
 
 
-@click.command()
+@click.command(short_help="Send to GROUP what Spark has staged in DIRECTORY.")
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("group")
 @setting("name", "publisher")
-@settings("listen", "members", "key_file", "insecure")
+@settings("listen", "advertise", "members", "transport", "key_file", "insecure")
 @config_options
 @click.option(
     "--least",
@@ -53,6 +53,7 @@ def publish(
     name: str,
     config_file: Path | None,
     preset: str | None,
+    options: tuple[str, ...],
     least: int,
     json_file: Path | None,
     **place: Any,
@@ -68,9 +69,10 @@ def publish(
     from ringcast.trace.staging import Staging
     from ringcast.trace.whole import held_alone
 
-    config = load_config(config_file, preset=preset, group=group, name=name)
+    config = load_config(config_file, preset=preset, options=options, group=group, name=name)
+    staging = Staging(directory)
+    staging.check()
     with held_alone(directory):
-        staging = Staging(directory)
         joining = join(config=config, receive=False, join_timeout_s=JOIN_TIMEOUT_S, **place)
         error = run(_publish(joining, staging, least, json_file))
     if error:
@@ -101,7 +103,7 @@ async def _publish(
             for task in done:
                 task.result()  # our own bugs are not to be hidden
         except GroupClosed as closed:
-            return f"out of the group: {closed}"
+            return str(closed)
     stopped.conclude()
     return ""
 

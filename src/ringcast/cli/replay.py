@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FAILURES_SHOWN = 5
 
 
-@click.command()
+@click.command(short_help="Run one seed again, and show what happened.")
 @protocol_option
 @partitions_option
 @purge_option

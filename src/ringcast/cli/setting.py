@@ -61,4 +61,10 @@ def config_options(command: Any) -> Any:
         metavar="FILE.toml",
         help="Sections [group], [multicast], [multicast.stability], [unicast], [membership].",
     )
-    return file(preset(command))
+    one = click.option(
+        *("--set", "options"),
+        multiple=True,
+        metavar="SECTION.KEY=VALUE",
+        help="What could stand in the file; may be given more than once.",
+    )
+    return file(preset(one(command)))

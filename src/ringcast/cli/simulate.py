@@ -82,7 +82,7 @@ purge_option = click.option(
 )
 
 
-@click.command()
+@click.command(short_help="Run groups on a virtual clock and a faulty network.")
 @protocol_option
 @partitions_option
 @purge_option

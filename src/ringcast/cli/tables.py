@@ -28,7 +28,7 @@ _WAREHOUSE = click.argument("warehouse", type=click.Path(path_type=Path, file_ok
 _LAYERS = ("bronze", "silver", "gold")
 
 
-@click.group()
+@click.group(short_help="Make tables of traces, for SQL.")
 def tables() -> None:
     """Make tables of traces for SQL: bronze, silver and gold, by group, date and run.
 
@@ -114,7 +114,7 @@ def prune(warehouse: Path, older_than: float, layers: tuple[str, ...]) -> None:
     click.echo(f"removed {what} of {span}")
 
 
-@tables.command()
+@tables.command(short_help="Which tables there are, of which days, and how large.")
 @_WAREHOUSE
 @json_file_option
 def show(warehouse: Path, json_file: Path | None) -> None:

@@ -101,7 +101,7 @@ class _Counts(NamedTuple):
     retransmitted: dict[str, int]
 
 
-@click.command()
+@click.command(short_help="Watch the members of a group here, as they go.")
 @click.argument("group")
 @click.option(
     "--interval",
@@ -118,7 +118,7 @@ def top(group: str, interval_s: float, once: bool, json_file: Path | None) -> No
     deliver, what has to be retransmitted, and who blocks whom since when.
 
     Keys: q ends it, as Ctrl-C does; w, n and s order the members: who waits first, by name, who
-    sends most first; + and - change the interval; space stops the picture, or lets it go on.
+    sends most first; + and - change the interval; space stops the picture, and starts it again.
 
     WINDOW is how many of a member's messages not everybody has delivered, of how many there may be.
     REPAIR/s are retransmitted messages, UNREAD waits for its application, GAPS are missing in what

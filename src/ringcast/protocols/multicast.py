@@ -194,7 +194,7 @@ class ReliableMulticast(Layer):
         """Find out now what everybody has, without waiting for the interval."""
         if self.rounds is None:
             raise UsageError(
-                "this group acknowledges messages: give it `stability` to report on them"
+                "this group has acks and no stability rounds: nothing waits for a report"
             )
         self.rounds.want(out)
         self._report(now, out)

@@ -7,12 +7,13 @@ members, and returns its result when it has had it here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping  # noqa: TC003 (get_type_hints reads it)
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
+from ringcast.checks import check_function
 from ringcast.errors import (
     GroupClosed,
     LockLost,
@@ -21,6 +22,7 @@ from ringcast.errors import (
     TooFewMembers,
     UsageError,
 )
+from ringcast.replicated.encoding import Codec, Token
 from ringcast.replicated.structures import (
     PRESENT,
     CounterState,
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from ringcast.model import Member
-    from ringcast.replicated.encoding import Codec, Token
     from ringcast.replicated.space import Space
 
 VALUE_BYTES_MAX = 1 << 20
@@ -56,6 +57,10 @@ class Handle(Generic[S]):
 
     async def _order(self, *body: bytes, token: Token | None = None) -> Any:
         if token is not None:
+            if not isinstance(token, Token):
+                raise UsageError(
+                    f"a token is what a lock grants or a leader has, not {token!r:.100}"
+                )
             body = (b"with", token.name.encode(), bytes(token), *body)
         return await self._space._new(self.name, body).run(self._space.timeout_s)
 
@@ -132,6 +137,8 @@ class Dict(Handle[DictState]):
 
     def __init__(self, space: Space, name: str, codec: Codec) -> None:
         super().__init__(space, name)
+        if not isinstance(codec, Codec):
+            raise UsageError(f"a codec is a Codec(encode, decode), not {codec!r:.100}")
         self._codec = codec
         self._watchers = 0
 
@@ -172,6 +179,8 @@ class Dict(Handle[DictState]):
     async def update(self, items: Mapping[str, Any], *, token: Token | None = None) -> int:
         """Several keys at once: nobody ever sees some of it. ABSENT as a value removes its key.
         Returns how many of the keys were there before."""
+        if not isinstance(items, Mapping):
+            raise UsageError(f"update takes a dict of values by key, not {items!r:.100}")
         pairs = [(self._key(key), self._value(key, value)) for key, value in items.items()]
         known: int = await self._order(b"update", *chain.from_iterable(pairs), token=token)
         return known
@@ -220,20 +229,23 @@ class Dict(Handle[DictState]):
         try:
             return key.encode()
         except (AttributeError, UnicodeError):
-            raise UsageError(f"{self.name}: a key is a text, not {key!r:.100}") from None
+            raise UsageError(f"keys of {self.name} are texts, not {key!r:.100}") from None
 
     def _value(self, key: str, value: Any) -> bytes:
         """UsageError: this cannot be a value."""
         if value is ABSENT:
             return b""
         try:
-            encoded = PRESENT + self._codec.encode(value)
-        except (TypeError, ValueError) as error:
+            encoded = self._codec.encode(value)
+        except Exception as error:  # whatever a codec of the application's raises
             raise UsageError(f"{self.name}[{key!r}] cannot be {value!r:.100}: {error}") from error
-        if len(encoded) > VALUE_BYTES_MAX + 1:
-            size = f"{len(encoded) - 1} bytes, and {VALUE_BYTES_MAX} are the most"
+        if not isinstance(encoded, bytes):
+            kind = type(encoded).__name__
+            raise UsageError(f"the codec of {self.name} makes {kind} of a value: make bytes of it")
+        if len(encoded) > VALUE_BYTES_MAX:
+            size = f"{len(encoded)} bytes, and {VALUE_BYTES_MAX} are the most"
             raise UsageError(f"{self.name}[{key!r}] would have {size}: keep the rest elsewhere")
-        return encoded
+        return PRESENT + encoded
 
 
 class Lock(Handle[LockState]):
@@ -358,7 +370,7 @@ class Counter(Handle[CounterState]):
         """Add to it, once; returns the value that this gave. OperationFailed: it would be beyond
         63 bits."""
         if type(number) is not int:
-            raise UsageError(f"{self.name} counts in whole numbers, not {number!r}")
+            raise UsageError(f"{self.name} counts in whole numbers, not {number!r:.100}")
         value: int = await self._order(b"add", b"%d" % number, token=token)
         return value
 
@@ -378,6 +390,8 @@ class Leader(Handle[LeaderState]):
 
     def __init__(self, space: Space, name: str, on_leader: OnLeader | None) -> None:
         super().__init__(space, name)
+        if on_leader is not None:
+            check_function("on_leader", on_leader)
         self._on_leader = on_leader
         self._told: Token | None = None
 

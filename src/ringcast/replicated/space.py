@@ -22,6 +22,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import ringcast
+from ringcast.checks import check_function, check_seconds
 from ringcast.errors import SpaceClosed, UnknownStructure, UsageError
 from ringcast.events import Delivered, StateLost, ViewInstalled
 from ringcast.model import NO_HEADERS
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from ringcast.replicated.machine import Diverged
 
 TIMEOUT_S = 10.0
+TIMEOUT_S_MAX = 86_400.0
 NAME_BYTES_MAX = 255
 MESSAGES_MAX = 1024
 """Of the application's own, that wait for their reader; then everything waits."""
@@ -77,6 +79,9 @@ class Space:
         timeout_s: float = TIMEOUT_S,
         on_diverged: Callable[[Diverged], object] | None = None,
     ) -> None:
+        check_seconds("timeout_s", timeout_s, 0.0, TIMEOUT_S_MAX)
+        if on_diverged is not None:
+            check_function("on_diverged", on_diverged)
         self.timeout_s = timeout_s
         self.client = os.urandom(8)
         """What tells its operations from those of other spaces."""
@@ -122,6 +127,10 @@ class Space:
         return self._named(name, Dict, codec)
 
     def _named(self, name: str, kind: type[H], *more: Any) -> H:
+        if not isinstance(name, str) or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+            raise UsageError(
+                f"a structure is named by a text of 1 to {NAME_BYTES_MAX} bytes, not {name!r:.100}"
+            )
         known = self._handles.get(name)
         if isinstance(known, kind):
             return known
@@ -129,8 +138,6 @@ class Space:
             raise UsageError(f"{name!r} is a {type(known).__name__.lower()} of this space already")
         if self._group is not None:
             raise UsageError(f"{name!r} is new: name all structures before the space joins")
-        if not isinstance(name, str) or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
-            raise UsageError(f"a structure is named by a text, not {name!r:.100}")
         handle = self._handles[name] = kind(self, name, *more)
         self._machine = Machine({each.name: each._state for each in self._handles.values()})
         return handle

@@ -91,7 +91,7 @@ def _judge_block(row: Row, found: Findings) -> None:
         case _:
             is_full = True
     if not is_full:
-        found.violate(f"{row.member} holds a send back for {row.detail}; the window has room", row)
+        found.violate(f"{row.member} blocks a send for {row.detail}; the window has room", row)
 
 
 def judge_drops(rows: Iterable[Row], facts: Facts, found: Findings) -> None:

@@ -70,7 +70,7 @@ class Pair:
         return self._late.between(since_ns, until_ns)
 
     def is_prompt(self, row: Row) -> bool:
-        """Whether frames leave in the instant that made them. Faulty drivers hold them back, so
+        """Whether frames leave in the instant that made them. Faulty drivers delay them, so
         what a frame says is compared with its sender's state only once the run has healed."""
         return self.facts.gst_ns is not None and row.mono_ns > self.facts.gst_ns
 

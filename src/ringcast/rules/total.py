@@ -244,7 +244,7 @@ def validity(run: Run, found: Findings) -> None:
     or the member has taken it in another one."""
     order, end = order_of(run), run.phases.end
     if end is None or run.facts.stopped_members:
-        return  # who does not take holds the others back, and is meant to
+        return  # who does not take blocks the others, and is meant to
     for key, rows in run.by_member(ACCEPT).items():
         stays = order.stays.get(key, [])
         if not run.lives.is_live(key) or not stays:
@@ -376,7 +376,7 @@ def positions(run: Run, found: Findings) -> None:
 def same_in_the_end(run: Run, found: Findings) -> None:
     order = order_of(run)
     if run.phases.end is None or run.facts.stopped_members:
-        return  # who does not take holds the others back, and is meant to
+        return  # who does not take blocks the others, and is meant to
     last: defaultdict[ViewKey, list[Stay]] = defaultdict(list)
     for key, stays in order.stays.items():
         if stays and run.lives.is_live(key):

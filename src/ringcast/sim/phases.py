@@ -221,7 +221,7 @@ class Phases:
     def _find_blocked(self) -> None:
         living = self._cluster.living
         if any(process.resident.application.rate is not None for process in living):
-            return  # whoever stops taking holds the others back, and is meant to
+            return  # who stops taking blocks the others, and is meant to
         rule = "S-L1" if self._options.protocol == "unicast" else "N-L3"
         for process in living:
             backlogs = process.resident.application.backlogs.items()

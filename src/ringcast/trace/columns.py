@@ -12,7 +12,7 @@ from ringcast.trace.rows import Row
 try:
     import pyarrow as pa
 except ImportError as error:
-    raise UsageError('Parquet traces need pyarrow: pip install "ringcast[spark]"') from error
+    raise UsageError('Parquet files need pyarrow: pip install "ringcast[spark]"') from error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

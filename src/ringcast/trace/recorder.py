@@ -1,7 +1,7 @@
 """The recorder: what one real member did, as Parquet segments.
 
 An observer of the member's `Node` tells it what happens; protocols know nothing of it.
-Recording never holds a member back and never breaks it. Rows go into a bounded queue and a thread
+Recording never blocks a member and never breaks it. Rows go into a bounded queue and a thread
 writes them. When the queue is full, or the disk refuses, rows are lost and counted: `idx` goes on
 counting, so the gap is visible in the trace, and the next segment says how many are gone.
 

@@ -49,7 +49,7 @@ try:
     import pyarrow as pa
     import pyarrow.parquet as pq
 except ImportError as error:
-    raise UsageError('Parquet traces need pyarrow: pip install "ringcast[spark]"') from error
+    raise UsageError('Parquet files need pyarrow: pip install "ringcast[spark]"') from error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -21,7 +21,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 from ringcast.errors import UsageError
@@ -35,6 +35,8 @@ from ringcast.trace.whole import sync, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+J = TypeVar("J", dict[str, Any], list[str])
 
 ROW_MESSAGES: Final = 1024
 """Messages of one row of a file."""
@@ -76,7 +78,7 @@ class Staging:
         about = self.path / "publisher.json"
         if not about.exists():
             write_whole(about, json.dumps({"publisher": publisher, "kind": kind}))
-        found = json.loads(about.read_text())
+        found = _read(about, dict)
         if found != {"publisher": publisher, "kind": kind}:
             raise UsageError(
                 f"{self.path} is for {found.get('kind')} of publisherId "
@@ -148,26 +150,36 @@ class Staging:
 
     # What publishes
 
+    def check(self) -> None:
+        """UsageError: nothing can be published from here."""
+        assert self.publisher
+        self.progress()
+        for _, path in self._manifests():
+            _read(path, list)
+
     @property
     def publisher(self) -> str:
         """UsageError: nobody has staged anything here."""
         try:
-            return str(json.loads((self.path / "publisher.json").read_text())["publisher"])
+            about = _read(self.path / "publisher.json", dict)
         except FileNotFoundError:
             raise UsageError(f"{self.path}: no stream or table was written here yet") from None
+        if "publisher" not in about or not self.files.is_dir():
+            raise UsageError(f"{self.path} is not what a stream or a table was written to")
+        return str(about["publisher"])
 
     def next_batch(self) -> Batch | None:
         """The first that the group may not have."""
         through = self.progress().through
         for number, path in self._manifests():
             if number > through:
-                return Batch(number, tuple(json.loads(path.read_text())))
+                return Batch(number, tuple(_read(path, list)))
             self._remove(path)
         return None
 
     def progress(self) -> Progress:
         try:
-            return Progress(**json.loads((self.path / "published.json").read_text()))
+            return Progress(**_read(self.path / "published.json", dict))
         except FileNotFoundError:
             return Progress()
 
@@ -194,7 +206,7 @@ class Staging:
 
     def sweep(self) -> None:
         """Remove what tasks that failed have left."""
-        named = {name for _, path in self._manifests() for name in json.loads(path.read_text())}
+        named = {name for _, path in self._manifests() for name in _read(path, list)}
         before = time.time() - ORPHAN_S
         for entry in os.scandir(self.files):
             with suppress(FileNotFoundError):
@@ -203,13 +215,27 @@ class Staging:
 
     def _remove(self, path: Path) -> None:
         """A manifest, and then its files: a publisher that dies in between leaves orphans."""
-        files = json.loads(path.read_text())
+        files = _read(path, list)
         path.unlink()
         self.drop(files)
 
     def _manifests(self) -> list[tuple[int, Path]]:
         found = [path for path in self.path.glob("batch-*.json") if path.suffix == ".json"]
         return sorted((int(path.stem.removeprefix("batch-")), path) for path in found)
+
+
+def _read(path: Path, kind: type[J]) -> J:
+    """UsageError: nobody here has written that."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        found = None
+    if not isinstance(found, kind):
+        raise UsageError(
+            f"{path} is damaged, or no stream or table has written it: name the directory that "
+            "the query stages in"
+        )
+    return found
 
 
 def _chunks(messages: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -52,13 +52,16 @@ def encode_headers(
         given = () if headers is None else tuple(headers.items())
         body = _encode(given, channel)
     except (AttributeError, TypeError):  # what cannot be hashed is no text
-        raise UsageError(f"headers are a dict of texts by name, not {headers!r}") from None
+        raise UsageError(f"headers are a dict of texts by name, not {headers!r:.100}") from None
     if sent_ns is not None:
         body += _encode_item(SENT_AT, str(sent_ns))
     if published:
         body += _encode_item(PUBLISHED, published)
     if len(body) > HEADERS_BYTES_MAX:
-        raise UsageError(f"headers of {len(body)} bytes: {HEADERS_BYTES_MAX} at most")
+        raise UsageError(
+            f"headers of {len(body)} bytes: {HEADERS_BYTES_MAX} at most; "
+            "put the rest into the payload"
+        )
     return _varint(len(body)) + body if body else b""
 
 
@@ -69,19 +72,21 @@ def _encode(given: tuple[tuple[str, str], ...], channel: str) -> bytes:
         if name in _OWN:
             raise UsageError(f"the header {name!r} is the system's own: {_OWN[name]}")
     if not isinstance(channel, str):
-        raise UsageError(f"channel is a text, not {channel!r}")
+        raise UsageError(f"channel is a text, not {channel!r:.100}")
     return b"".join(items) + (_encode_item(CHANNEL, channel) if channel else b"")
 
 
 def _encode_item(name: str, value: str) -> bytes:
     if not isinstance(name, str) or not isinstance(value, str):
-        raise UsageError(f"a header is a text by its name, not {name!r}: {value!r}")
+        raise UsageError(
+            f"names and values of headers are texts, not {name!r:.100}: {value!r:.100}"
+        )
     try:
         texts = name.encode(), value.encode()
     except UnicodeEncodeError:
         raise UsageError(f"the header {name!r}: {value!r} is not Unicode text") from None
     if not name:
-        raise UsageError(f"a header has a name: what is {value!r}?")
+        raise UsageError(f"a header has a name; that of {value!r:.100} is empty")
     return b"".join(_varint(len(text)) + text for text in texts)
 
 

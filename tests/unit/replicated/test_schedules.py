@@ -42,7 +42,7 @@ class Schedule:
         self.kills = self.absences = 0
 
     async def add(self) -> None:
-        worker = Worker(f"m{len(self.groups)}", self.history, timeout_s=1e6)
+        worker = Worker(f"m{len(self.groups)}", self.history, timeout_s=86_400.0)
         joining = asyncio.create_task(self.order.join(member(len(self.groups)), worker.space))
         group = await joining
         self.groups[group] = worker
