@@ -63,8 +63,11 @@ def unknown_names(block: str) -> Iterator[str]:
             if isinstance(owner, (ModuleType, type)) and not hasattr(owner, node.attr):
                 yield ast.unparse(node)
         if isinstance(node, ast.Call) and callable(called := found_in(node.func, known)):
-            takes = inspect.signature(called).parameters
-            is_open = any(each.kind is each.VAR_KEYWORD for each in takes.values())
+            signature = inspect.signature(called)
+            takes = set(signature.parameters)
+            is_open = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+            if "JoinOptions" in str(signature):
+                takes, is_open = takes | ringcast.JoinOptions.__annotations__.keys(), False
             for given in node.keywords:
                 if given.arg is not None and given.arg not in takes and not is_open:
                     yield f"{ast.unparse(node.func)}({given.arg}=…)"
