@@ -137,14 +137,16 @@ def _judge_goodbyes(run: Run, found: Findings) -> None:
         views = [view for view in run.lives.views.get(member, []) if view.idx < asked.idx]
         if not views or gst_ns is None or asked.mono_ns < gst_ns:
             continue
-        for frozen in (
-            each for key in views[-1].members for each in run.freezes.of(trace.split_key(key))
-        ):
-            before, end = frozen.before, frozen.end
-            if before is None or before.view_key != views[-1].view_key or end is None:
-                continue
-            is_since = frozen.first.mono_ns >= asked.mono_ns and end.event == trace.VIEW
-            if is_since and asked.member not in (*end.members, *end.part):
+        changes = [
+            (frozen.first.mono_ns, frozen.end)
+            for key in views[-1].members
+            for frozen in run.freezes.of(trace.split_key(key))
+            if frozen.before is not None and frozen.before.view_key == views[-1].view_key
+            if frozen.end is not None and frozen.end.event == trace.VIEW
+        ]
+        for _, end in changes:
+            began_ns = min(since_ns for since_ns, view in changes if view.view_key == end.view_key)
+            if began_ns >= asked.mono_ns and asked.member not in (*end.members, *end.part):
                 text = f"{end.member} goes on without asking {asked.member}, which leaves"
                 found.violate(text, views[-1], asked, end)
 

@@ -543,6 +543,15 @@ def test_who_leaves_gets_its_own_by_the_cut_and_so_do_those_who_are_together_wit
     assert violated(story) == {"VS4"}
 
 
+def test_a_change_asks_nothing_of_who_says_later_that_it_leaves() -> None:
+    """Whoever proposes it had begun; the others hear of it when the leaver has asked."""
+    story, _ = leaves_unasked()
+    assert verdicts(story)["V-L3"].violation_count
+    before_ns = find(story, LEAVE, "b").mono_ns - 1
+    swap(story, find(story, FREEZE, "a", view=6), mono_ns=before_ns)
+    assert not verdicts(story)["V-L3"].violation_count
+
+
 def test_who_cannot_hear_each_other_need_not_be_in_one_view() -> None:
     story, _ = two_views_in_the_end()
     story.install("a", 9, "a")
