@@ -25,6 +25,7 @@ from ringcast.spark.reading import WITNESS_ROWS_MAX
 from ringcast.spark.report import (
     ALONE,
     NEED_FULL,
+    OF_ORDER,
     RECORDED,
     UNDECIDABLE_IF_RECORDED,
     VIOLATIONS_SHOWN_MAX,
@@ -88,6 +89,7 @@ def test_a_clean_run_is_ok_but_for_the_tail_of_the_killed_member(
         "VS6": "ok",
         "VS7": "inconclusive",
         "VS9": "ok",
+        **dict.fromkeys(OF_ORDER, "inconclusive"),
     }
     found = verdicts(report)
     assert found["G1"].detail == "ok as far as d's trace goes (killed)"
