@@ -62,8 +62,8 @@ def continues(before: Row, row: Row) -> bool:
 
 def order_parts(row: Row) -> tuple[Row, Row]:
     """What an `order` row tells of the numbers of its origin, and of positions."""
-    positions = {"seqno": row.low, "seqno2": row.low + row.seqno2 - row.seqno}
-    placed = row._replace(event=PLACED, peer="", peer_inc=0, detail="", **positions)
+    last = row.low + row.seqno2 - row.seqno
+    placed = row._replace(event=PLACED, peer="", peer_inc=0, seqno=row.low, seqno2=last, detail="")
     return row._replace(event=TAKEN), placed
 
 
