@@ -116,6 +116,8 @@ async def main(name: str, store: Path, record: Path) -> None:
             match line:
                 case "who":
                     say(first=space.view.coordinator.name)
+                case "why":
+                    say(why=space.group.explain())
                 case "stop":
                     caller.is_stopped = True
                     await asyncio.wait(works)

@@ -10,7 +10,9 @@ from plants_order import FOUND, record_order
 
 from ringcast.spark.audit import audit
 from ringcast.spark.report import OF_ORDER
-from ringcast.spark.summary import STRETCH_POSITIONS
+from ringcast.spark.summarize import summarize_segment
+from ringcast.spark.summary import STRETCH_POSITIONS, SegmentSummary
+from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,3 +94,27 @@ def test_who_recorded_nothing_may_have_taken_elsewhere_what_is_missing(
     report, found = judge(life, tmp_path, leave_out)
     assert not found["O3"].violation_count
     assert report.exit_status == 3
+
+
+def test_a_row_of_more_messages_than_there_can_be_is_refused(life: Traces, tmp_path: Path) -> None:
+    """Before anybody counts them."""
+
+    def boast(traces: Traces) -> None:
+        at = traces.find("c", event="order")
+        traces.change("c", at, seqno2=2**60)
+
+    report, _ = judge(life, tmp_path, boast)
+    assert report.exit_status == 3
+    assert "has a row of more messages than there can be" in report.to_json()
+
+
+def test_what_is_kept_of_a_segment_is_the_same_from_json(life: Traces, tmp_path: Path) -> None:
+    orders = 0
+    for paths in life.copy().write(tmp_path).values():
+        for path in paths:
+            with Segment(path) as segment:
+                summary = summarize_segment(segment)
+                again = SegmentSummary.from_json(summary.to_json(), segment.info)
+            assert (again.rows, again.orders) == (summary.rows, summary.orders)
+            orders += sum(stretch.positions for stretch in summary.orders.values())
+    assert orders == taken(life)

@@ -16,6 +16,7 @@ from ringcast.trace.archive import Index
 from ringcast.trace.compaction import compact
 from ringcast.trace.recorder import STRETCH_NS, Recorder
 from ringcast.wire.headers import encode_headers
+from support.archives import WEB, WEB_TOTAL, Kept, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,13 +110,24 @@ def test_what_is_taken_again_in_another_history_is_kept_once(tmp_path: Path) -> 
     assert found == [("total", *each) for each in [*ALL, (22, b"b3")]]
 
 
-def test_headers_and_merging_leave_positions_as_they_are(tmp_path: Path) -> None:
+def test_headers_are_split_off_and_positions_stay(tmp_path: Path) -> None:
     headed = Headed(encode_headers({"trace": "7"}) + b"payload")
     archive(tmp_path, KEEPER, total(A, 1, [headed], 1), total(A, 2, [b"plain"], 2))
     assert read(tmp_path, "position", "payload") == [(1, b"payload"), (2, b"plain")]
-    before = read(tmp_path, "position", "seqno", "payload")
-    compact(tmp_path)
-    assert read(tmp_path, "position", "seqno", "payload") == before
+
+
+def test_merged_files_have_the_same(tmp_path: Path) -> None:
+    first = write_file(tmp_path, "one", 0, [Kept(WEB_TOTAL, 1, 7, position=10), Kept(WEB, 1, 4)])
+    more = [Kept(WEB_TOTAL, 8, 9, position=30)]
+    write_file(tmp_path, "one", 6, more, before=first, is_last=True)
+    before = read(tmp_path, "stream", "seqno", "position")
+    assert before[4:] == [
+        *(("total", seqno, seqno + 9) for seqno in range(1, 8)),
+        ("total", 8, 30),
+        ("total", 9, 31),
+    ]
+    assert len(compact(tmp_path).made) == 1
+    assert read(tmp_path, "stream", "seqno", "position") == before
 
 
 def test_a_table_on_spark_has_the_order(spark: SparkSession, tmp_path: Path) -> None:

@@ -69,8 +69,11 @@ TITLES = {
 } | _RECORDED_TITLES
 """Of all guarantees that traces can show, by id."""
 
-IF_ANY = ("G3", "N5", "N11", "N-L3", "N-L5", "T2", "VS4", "VS5", "VS6", "VS7", "VS9")
-IF_ANY += (*OF_ORDER, *OF_PAIRS)
+IF_ANY = (
+    *("G3", "N5", "N11", "N-L3", "N-L5", "T2", "VS4", "VS5", "VS6", "VS7", "VS9"),
+    *OF_ORDER,
+    *OF_PAIRS,
+)
 """No reason to fail where there is nothing to judge: in many runs nobody dies, no view follows on
 another while messages are sent, and no message is uniform or total."""
 

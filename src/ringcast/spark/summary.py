@@ -81,10 +81,10 @@ NOT_ONE = Span(0, 0, -1)
 
 
 class Stretch(NamedTuple):
-    """So many positions of one view that follow each other: how many a member took, one number for
-    what stands there, and between which rows."""
+    """Positions of one view: how many of them a member took, one number for what stands there, and
+    between which rows."""
 
-    count: int
+    positions: int
     mixed: int
     first_idx: int
     last_idx: int
@@ -92,7 +92,7 @@ class Stretch(NamedTuple):
     def plus(self, other: Stretch) -> Stretch:
         mixed = (self.mixed + other.mixed) % 2**64
         first, last = min(self.first_idx, other.first_idx), max(self.last_idx, other.last_idx)
-        return Stretch(self.count + other.count, mixed, first, last)
+        return Stretch(self.positions + other.positions, mixed, first, last)
 
 
 class Purged(NamedTuple):
