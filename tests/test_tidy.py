@@ -220,10 +220,10 @@ CEILINGS = {
     "explore": 3928,  # explorations tell how far they are
     "protocols": 11594,  # one order of total messages; a sleeper that takes a view to go on
     "replicated": 1591,  # dict, lock, counter, leader, and the space that they share
-    "rules": 4791,  # pairs of real members are judged instant by instant; the one order
+    "rules": 4952,  # pairs of real members are judged instant by instant; the one order
     "sim": 5869,  # what simulated applications send may have headers; total messages
-    "spark": 8538,  # 22 guarantees more of real members; what the source chooses; the sink
-    "trace": 6151,  # messages to one member, requests; archives on any file system
+    "spark": 8805,  # 22 guarantees more of real members; what the source chooses; the sink
+    "trace": 6228,  # messages to one member, requests; archives on any file system
     "window": 1797,  # runs are cut where messages with headers begin
     "wire": 3437,  # headers; batches, marks
 }

@@ -40,8 +40,10 @@ def test_what_is_read_is_kept(tmp_path: Path) -> None:
     async def exchange(a: Group, b: Group) -> None:
         await a.send_many([b"one", LARGE])
         await a.send(b"all or none", guarantee="uniform")
+        await a.send(b"in one order", guarantee="total")
+        await b.send(b"in one order", guarantee="total")
         await a.send(b"you alone", to=b.me)
-        await read(b, 4)
+        await read(b, 6)
 
     with_members(2, per_member=[{}, {"record": tmp_path, "record_payloads": True}])(exchange)
     held = {}
@@ -52,7 +54,9 @@ def test_what_is_read_is_kept(tmp_path: Path) -> None:
     assert held["A", 0][0].first == 1
     assert held["A", 0][-1].last > 2
     assert [tuple(found) for found in held["A", 1]] == [(1, 1)]
-    assert len(held) == 2
+    assert [tuple(found) for found in held["A", 2]] == [(1, 1)]
+    assert [tuple(found) for found in held["B", 2]] == [(1, 1)]
+    assert len(held) == 4
 
 
 def test_files_are_for_whom_their_member_says(

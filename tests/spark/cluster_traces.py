@@ -184,7 +184,11 @@ class Cluster:
             if sender not in part:
                 for origin in (Origin(sender, Stream(number)) for number in (0, 1)):
                     recorder.opened(origin, self.sent.get(origin, 0), view_id, self._tick())
-        recorder.write(SHOWN, self._tick(), **naming_id(view_id))
+        recorder.write(SHOWN, self._tick(), **naming_id(view_id), **self.shown())
+
+    def shown(self) -> dict[str, Any]:
+        """What is told of a view besides, where there is one order."""
+        return {}
 
     def send(self, sender: Member, count: int, stream: Stream = Stream.FIFO) -> None:
         assert self.view is not None

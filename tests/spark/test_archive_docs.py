@@ -32,13 +32,15 @@ def test_the_examples_of_the_page_run(
     write_orders(tmp_path / "archive")
     # Where Spark looks for relative paths was settled when its session began.
     text = re.sub(r"""(["'])(archive/|revenue/)""", rf"\1{tmp_path}/\2", PAGE.read_text())
-    reading, items, minutes, decoding, streaming, lagging, elsewhere = re.findall(
+    reading, ordering, items, minutes, decoding, streaming, lagging, elsewhere = re.findall(
         r"```python\n(.*?)```", text, re.S
     )
     (sql,) = re.findall(r"```sql\n(.*?)```", text, re.S)
     names: dict[str, Any] = {}
     exec(reading, names)
     assert names["spark"] is spark
+    exec(ordering, names)
+    assert names["ordered"].count() == 0
     exec(items, names)
     assert re.search(r"\|\s*tea\|\s*2\|\s*5(\.0+)?\|", capsys.readouterr().out)
     exec(minutes, names)

@@ -29,6 +29,7 @@ PROTOCOLS = [
     ("unicast", "acks"),
     ("group", "acks"),
     ("uniform", "acks"),
+    ("total", "acks"),
 ]
 NOBODY_NOTICED = "the end of its trace is missing"
 """What is said of a member that crashed so late that no view went on without it."""
@@ -94,7 +95,7 @@ def check_digests(spark: SparkSession, directory: Path, protocol: str, seeds: ra
         assert sum(verdict.premises for verdict in judged) > 50
 
 
-@pytest.mark.parametrize("protocol", ["multicast", "uniform"])
+@pytest.mark.parametrize("protocol", ["multicast", "uniform", "total"])
 def test_clean_seeds_raise_no_alarm_from_digests(
     spark: SparkSession, tmp_path: Path, protocol: str
 ) -> None:
@@ -102,7 +103,7 @@ def test_clean_seeds_raise_no_alarm_from_digests(
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("protocol", ["multicast", "group", "uniform"])
+@pytest.mark.parametrize("protocol", ["multicast", "group", "uniform", "total"])
 def test_forty_clean_seeds_raise_no_alarm_from_digests(
     spark: SparkSession, tmp_path: Path, protocol: str
 ) -> None:

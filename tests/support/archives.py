@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.parquet as pq
 
 from ringcast.trace.footer import Before, Recording
-from ringcast.trace.rows import DELIVER, HEADED, VIEW, Row
+from ringcast.trace.rows import DELIVER, HEADED, ORDER, VIEW, Row
 from ringcast.trace.segments import Segment, SegmentWriter
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 WEB: OriginKey = ("web", 2**64 - 1, 0)
 WEB_UNIFORM: OriginKey = ("web", 2**64 - 1, 1)
+WEB_TOTAL: OriginKey = ("web", 2**64 - 1, 2)
 APP: OriginKey = ("app/1#2", 7, 0)
 RUN = 3
 """Messages to a row."""
@@ -25,13 +26,14 @@ RUN = 3
 
 class Kept(NamedTuple):
     """Messages of one origin, as an archive took them; fragments bear none. `blocks`: of what they
-    begin with, in turn, if they have headers."""
+    begin with, in turn, if they have headers. `position`: of the first, of total messages."""
 
     origin: OriginKey
     first: int
     last: int
     is_fragment: bool = False
     blocks: tuple[bytes, ...] = ()
+    position: int = 0
 
 
 def payload(origin: OriginKey, seqno: int) -> bytes:
@@ -53,14 +55,14 @@ def write_file(
     directory.mkdir(parents=True, exist_ok=True)
     rows = [Row(VIEW, writer, incarnation, idx, members=("a#1",))]
     payloads: list[list[bytes]] = [[]]
-    for origin, first, last, is_fragment, blocks in kept:
+    for origin, first, last, is_fragment, blocks, position in kept:
         for start in range(first, last + 1, RUN):
             stop = min(start + RUN - 1, last)
             kind = "fragment" if is_fragment else HEADED if blocks else ""
             at = idx + len(rows)
-            rows.append(
-                Row(DELIVER, writer, incarnation, at, -1, at, *origin, start, stop, 4, kind=kind)
-            )
+            event, low = (ORDER, position + start - first) if position else (DELIVER, -1)
+            place = incarnation, at, -1, at, *origin, start, stop, 4
+            rows.append(Row(event, writer, *place, kind=kind, low=low))
             each = blocks or (b"",)
             seqnos = range(start, stop + 1)
             messages = [each[seqno % len(each)] + payload(origin, seqno) for seqno in seqnos]

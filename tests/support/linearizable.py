@@ -37,27 +37,45 @@ class TooLong(Exception):
 
 
 def is_linearizable(calls: Iterable[Call], model: Model, state: Hashable) -> bool:
+    """A place on the way: how many of the calls that have ended are done from the first on, which
+    of those behind them, and which of those that never ended."""
     matter = [call for call in calls if call.ended < inf or call.what[0] != "get"]
     history = sorted(matter, key=lambda call: call.begun)
-    all_ended = sum(1 << at for at, call in enumerate(history) if call.ended < inf)
-    seen = {(0, state)}
-    paths = [(0, state)]
+    ended = [call for call in history if call.ended < inf]
+    never = [call for call in history if call.ended == inf]
+    start = (0, 0, 0, state)
+    seen, paths = {start}, [start]
     while paths:
-        done, state = paths.pop()
-        if done & all_ended == all_ended:
+        first, behind, others, state = paths.pop()
+        if first == len(ended):
             return True
-        rest = [(at, call) for at, call in enumerate(history) if not done >> at & 1]
-        first_end = min(call.ended for _, call in rest)
-        possible = [each for each in rest if each[1].begun <= first_end]  # none had ended before
-        for at, call in sorted(possible, key=lambda each: -each[1].ended):  # mostly they happened
-            result, after = model(state, call.what)
-            path = done | 1 << at, after
-            if (call.ended == inf or result == call.result) and path not in seen:
-                seen.add(path)
-                paths.append(path)
-                if len(seen) > STEPS_MAX:
-                    raise TooLong(f"{len(history)} calls")
+        possible: list[tuple[float, int]] = []
+        first_end, at = inf, first
+        while at < len(ended) and ended[at].begun <= first_end:  # none had ended before
+            if not behind >> at - first & 1:
+                first_end = min(first_end, ended[at].ended)
+                possible.append((-ended[at].ended, at))
+            at += 1
+        for at, call in enumerate(never):  # tried last: mostly others happened
+            if not others >> at & 1 and call.begun <= first_end:
+                _, after = model(state, call.what)
+                _note((first, behind, others | 1 << at, after), seen, paths)
+        for _, at in sorted(possible):
+            result, after = model(state, ended[at].what)
+            if result == ended[at].result:
+                through, done = first, behind | 1 << at - first
+                while done & 1:
+                    through, done = through + 1, done >> 1
+                _note((through, done, others, after), seen, paths)
+        if len(seen) > STEPS_MAX:
+            raise TooLong(f"{len(history)} calls")
     return False
+
+
+def _note(place: Any, seen: set[Any], paths: list[Any]) -> None:
+    if place not in seen:
+        seen.add(place)
+        paths.append(place)
 
 
 def dict_model(state: tuple[tuple[str, Any], ...], what: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -137,6 +137,11 @@ class Ranges:
         self.rows[start:stop] = [row]
         return overlapped
 
+    def covers(self, first: int, last: int) -> bool:
+        """Whether all of these are among them."""
+        at = bisect_left(self.lasts, last)
+        return at < len(self.firsts) and self.firsts[at] <= first
+
     def __iter__(self) -> Iterator[tuple[int, int, Row]]:
         return zip(self.firsts, self.lasts, self.rows, strict=True)
 

@@ -60,7 +60,6 @@ class Need(Enum):
     ORDER = "needs the order of the whole run, which only a simulation has"
     CALM = "counts from the end of the faults, which only a simulation knows"
     CLOCK = "needs a clock that both sides go by, which only a simulation has"
-    HISTORY = "audits do not put the one order together from what each member recorded of it"
     STATE = "members do not record what is in their application's state"
 
 

@@ -14,7 +14,22 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ringcast.trace.rows import CRASH, DELIVER, FREEZE, OPEN, SEND, SHOWN, STOP, VIEW, split_key
+from ringcast.trace.rows import (
+    ACCEPT,
+    CRASH,
+    DELIVER,
+    FREEZE,
+    OPEN,
+    ORDER,
+    SEND,
+    SHOWN,
+    STATE_LOST,
+    STATE_RECEIVED,
+    STATE_WAIT,
+    STOP,
+    VIEW,
+    split_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,14 +38,33 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 
-MARKS = (FREEZE, VIEW, SHOWN, OPEN, CRASH, STOP)
+MARKS = (
+    *(FREEZE, VIEW, SHOWN, OPEN, CRASH, STOP),
+    *(STATE_WAIT, STATE_RECEIVED, STATE_LOST),
+)
 """What runs are not condensed across."""
+
+TAKEN = "taken"
+"""Of `order` rows: the numbers of one origin that a member takes in one view, whatever else stands
+between them."""
+PLACED = "placed"
+"""Of the same rows: the positions that it takes in one view, whoever's messages stand there."""
+
+RUNS = (SEND, DELIVER, ACCEPT, TAKEN, PLACED)
+"""What is condensed."""
 
 
 def continues(before: Row, row: Row) -> bool:
     """Whether two runs of one origin are one."""
     is_next = before.seqno <= before.seqno2 and before.seqno2 + 1 == row.seqno <= row.seqno2
     return is_next and before.view_key == row.view_key and before.detail == row.detail
+
+
+def order_parts(row: Row) -> tuple[Row, Row]:
+    """What an `order` row tells of the numbers of its origin, and of positions."""
+    last = row.low + row.seqno2 - row.seqno
+    placed = row._replace(event=PLACED, peer="", peer_inc=0, seqno=row.low, seqno2=last, detail="")
+    return row._replace(event=TAKEN), placed
 
 
 class Condensed:
@@ -46,9 +80,13 @@ class Condensed:
         """Where the runs stand that may go on."""
 
     def feed(self, row: Row) -> None:
+        for each in order_parts(row) if row.event == ORDER else (row,):
+            self._feed(each)
+
+    def _feed(self, row: Row) -> None:
         member = row.key
         rows, last = self.rows[member], self._last[member]
-        if row.event in (SEND, DELIVER):
+        if row.event in RUNS:
             run = row.event, row.origin
             at = last.get(run)
             if at is not None and continues(rows[at], row):

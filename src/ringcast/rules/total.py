@@ -1,169 +1,51 @@
-"""O1–O9, O-L: the one order of total messages.
+"""O1–O9, O-L: the one order of total messages (`ringcast.rules.order`).
 
-What a member takes in a view is a stretch of the *log* of that view. Its *history* is a line of
-views: before each stands the view that the leading part came from, up to the position at which it
-begins. A view's leading part are those of its members who are not said to have come to it.
+Only who took what at which position (the first half of O1) is judged from rows as they were
+written: the rest from condensed ones.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from ringcast.rules.evidence import Ranges, by
 from ringcast.rules.findings import Need, rule
+from ringcast.rules.order import Log, order_of
 from ringcast.trace.rows import ACCEPT, FREEZE, ORDER, SHOWN, STOP, VIEW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ringcast.rules.evidence import Run
     from ringcast.rules.findings import Findings
+    from ringcast.rules.order import Order, Stay
     from ringcast.trace.rows import MemberKey, Row, ViewKey
 
 
-class Entry(NamedTuple):
-    """One message in the log of a view."""
-
-    origin: str
-    number: int
-    row: Row
-
-    @property
-    def name(self) -> str:
-        return f"{self.origin}:{self.number}"
-
-    @property
-    def is_carried(self) -> bool:
-        return "carried" in self.row.detail
+def _named(row: Row) -> tuple[str, int, bool]:
+    """The same for two rows that have the same message at each position."""
+    return row.peer_member, row.seqno - row.low, "carried" in row.detail
 
 
-class Stay(NamedTuple):
-    """One member in one view, as its application is told."""
-
-    shown: Row
-    members: tuple[str, ...]
-    part: tuple[str, ...]
-    """Who came along from its view before."""
-    orders: list[Row]
-    next: Row | None
-    """The view that its application is told of then."""
-
-    @property
-    def last(self) -> int:
-        """The position that it has come to in it."""
-        last = self.orders[-1] if self.orders else None
-        return self.shown.low if last is None else _end(last)
-
-
-class Order:
-    """All that a run shows of it."""
-
-    def __init__(self, run: Run) -> None:
-        self.logs: defaultdict[ViewKey, dict[int, Entry]] = defaultdict(dict)
-        self.conflicts: list[tuple[Row, Row]] = []
-        self.agreed = 0
-        self.shown: dict[ViewKey, Row] = {}
-        self.parents: dict[ViewKey, ViewKey] = {}
-        """The view that the leading part came from."""
-        self.stays: dict[MemberKey, list[Stay]] = {}
-        self.installed: dict[tuple[MemberKey, ViewKey], Row] = {}
-        for key, rows in run.by_member(VIEW, SHOWN, ORDER).items():
-            self.stays[key] = list(self._stays(key, rows))
-        for stays in self.stays.values():
-            before: ViewKey | None = None
-            for stay in stays:
-                view = stay.shown.view_key
-                self.shown.setdefault(view, stay.shown)
-                if before is not None and stay.shown.member not in stay.shown.members:
-                    self.parents.setdefault(view, before)
-                before = view
-                for row in stay.orders:
-                    self._note(row)
-        self.history = lru_cache(None)(self._history)
-
-    def _stays(self, key: MemberKey, rows: list[Row]) -> Iterator[Stay]:
-        views: dict[ViewKey, Row] = {}
-        shown: Row | None = None
-        orders: list[Row] = []
-        for row in rows:
-            if row.event == VIEW:
-                views[row.view_key] = row
-                self.installed[key, row.view_key] = row
-            elif row.event == ORDER:
-                orders.append(row)
-            else:
-                if shown is not None:
-                    yield _stay(shown, views, orders, row)
-                shown, orders = row, []
-        if shown is not None:
-            yield _stay(shown, views, orders, None)
-
-    def _note(self, row: Row) -> None:
-        log = self.logs[row.view_key]
-        for step, number in enumerate(range(row.seqno, row.seqno2 + 1)):
-            entry = Entry(row.peer_member, number, row)
-            known = log.setdefault(row.low + step, entry)
-            self.agreed += known.row.member != row.member
-            if known[:2] != entry[:2] or known.is_carried != entry.is_carried:
-                self.conflicts.append((known.row, row))
-
-    def _history(self, view: ViewKey) -> list[tuple[ViewKey, int]]:
-        """The views of its history, oldest first, each with the position up to which its log is in
-        it; the view itself not among them."""
-        parent = self.parents.get(view)
-        if parent is None:
-            return []
-        return [*self.history(parent), (parent, self.shown[view].low)]
-
-    def entries(self, view: ViewKey) -> Iterator[tuple[ViewKey, Entry]]:
-        """What is known of its history, and of its own log."""
-        for each, end in (*self.history(view), (view, 1 << 62)):
-            for position in sorted(self.logs[each]):
-                if position <= end:
-                    yield each, self.logs[each][position]
-
-    def leaves(self) -> list[ViewKey]:
-        """Views that are in no other one's history."""
-        return [view for view in self.shown if view not in self.parents.values()]
-
-
-def _stay(shown: Row, views: dict[ViewKey, Row], orders: list[Row], next: Row | None) -> Stay:
-    view = views[shown.view_key]
-    return Stay(shown, view.members, view.part, orders, next)
-
-
-def _end(row: Row) -> int:
-    return row.low + row.seqno2 - row.seqno
-
-
-@lru_cache(1)
-def order_of(run: Run) -> Order:
-    """Several rules ask, of one run after the other."""
-    return Order(run)
-
-
-@rule(
-    "O1",
-    "at one place of the order all take one message, and who goes on together the same",
-    Need.HISTORY,
-)
+@rule("O1", "at one place of the order all take one message, and who goes on together the same")
 def one_order(run: Run, found: Findings) -> None:
     """What two members take in one view is the same at each position. Those who go from one view to
     the next together have come to the same position, and that is where the next one begins, unless
     they come to it from elsewhere."""
-    order = order_of(run)
-    found.premises = order.agreed
-    for one, other in order.conflicts:
-        text = f"{one.member} and {other.member} take different messages near position {other.low}"
-        found.violate(f"{text} of view {other.view}", one, other)
+    logs: defaultdict[ViewKey, Log] = defaultdict(Log)
+    for rows in run.by_member(ORDER).values():
+        for row in rows:
+            for count, known in logs[row.view_key].add(row):
+                found.premises += count * (known.member != row.member)
+                if _named(known) != _named(row):
+                    text = f"{known.member} and {row.member} take different messages near position"
+                    found.violate(f"{text} {row.low} of view {row.view}", known, row)
     steps: defaultdict[tuple[ViewKey, ViewKey, tuple[str, ...]], list[Stay]] = defaultdict(list)
-    for stays in order.stays.values():
-        for stay in stays:
-            if stay.next is not None:
-                part = order.installed[stay.shown.key, stay.next.view_key].part
-                steps[stay.shown.view_key, stay.next.view_key, part].append(stay)
+    for stay in _all(order_of(run)):
+        if stay.next is not None and stay.then is not None:
+            steps[stay.key, stay.next.view_key, stay.then.part].append(stay)
     for together in steps.values():
         found.premises += len(together) > 1
         for stay in together[1:]:
@@ -173,69 +55,73 @@ def one_order(run: Run, found: Findings) -> None:
                 found.violate(f"{text} {stay.shown.view}, {more}", stay.next, together[0].next)
 
 
-@rule("O2", "no message stands twice in one history", Need.HISTORY)
+def _all(order: Order) -> Iterator[Stay]:
+    for stays in order.stays.values():
+        yield from stays
+
+
+@rule("O2", "no message stands twice in one history")
 def once(run: Run, found: Findings) -> None:
     """Nor does a member take one twice, unless it is told that it has seen it."""
     order = order_of(run)
     for view in order.leaves():
-        first: dict[tuple[str, int], Row] = {}
-        for _, entry in order.entries(view):
+        stands: defaultdict[MemberKey, Ranges] = defaultdict(Ranges)
+        for row in _taken(order.history(view)):
             found.premises += 1
-            before = first.setdefault(entry[:2], entry.row)
-            if before is not entry.row:
-                text = f"{entry.name} stands twice in the history of view {view[0]}"
-                found.violate(text, before, entry.row)
+            for before in stands[row.peer_key].add(row.seqno, row.seqno2, row):
+                text = f"{row.peer_member}:{row.run} stands twice in the history of view {view[0]}"
+                found.violate(text, before, row)
     for stays in order.stays.values():
-        taken: dict[tuple[str, int], Row] = {}
-        for row in (row for stay in stays for row in stay.orders):
-            for number in range(row.seqno, row.seqno2 + 1):
-                before = taken.setdefault((row.peer_member, number), row)
-                is_again = before is not row
-                if is_again != ("seen" in row.detail) and (is_again or _knows_all(stays)):
-                    does = "takes" if is_again else "has not seen, and is told so,"
-                    found.violate(f"{row.member} {does} {row.peer}:{number}", before, row)
+        took: defaultdict[MemberKey, Ranges] = defaultdict(Ranges)
+        for row in _taken(stays):
+            is_seen, known = "seen" in row.detail, took[row.peer_key]
+            has_all = known.covers(row.seqno, row.seqno2)
+            again = known.add(row.seqno, row.seqno2, row)
+            what = f"{row.peer_member}:{row.run}"
+            if again and not is_seen:
+                found.violate(f"{row.member} takes {what} again", again[0], row)
+            elif is_seen and not has_all and _knows_all(stays):
+                found.violate(f"{row.member} has not seen, and is told so, {what}", row)
+
+
+def _taken(stays: Iterable[Stay]) -> Iterator[Row]:
+    for stay in stays:
+        yield from stay.taken
 
 
 def _knows_all(stays: list[Stay]) -> bool:
     """It has a mark for no more than it has taken: it came to no history that was there before."""
-    return all(stay.shown.member not in stay.shown.members for stay in stays)
+    return all(stay.is_led or not stay.shown.low for stay in stays)
 
 
-@rule("O3", "in a history each sender's messages stand in its own order", Need.HISTORY)
+@rule("O3", "in a history each sender's messages stand in its own order")
 def own_order(run: Run, found: Findings) -> None:
     """One that is missing was taken by its sender in another history, or given to it with one."""
     order = order_of(run)
-    apart: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
-    for stays in order.stays.values():
-        for stay in stays:
-            apart[stay.shown.member].update(
-                entry[:2] for _, entry in order.entries(stay.shown.view_key)
-            )
+    apart: dict[MemberKey, Ranges] = {}
     for view in order.leaves():
-        last: dict[str, Entry] = {}
-        whole = _is_whole(order, view)
-        for _, entry in order.entries(view):
-            before = last.get(entry.origin)
-            last[entry.origin] = entry
+        last: dict[MemberKey, Row] = {}
+        history = order.history(view)
+        is_whole = history[0].shown.low == 0 and all(stay.is_whole for stay in history)
+        for row in _taken(history):
+            origin, before = row.peer_key, last.get(row.peer_key)
+            last[origin] = row
             found.premises += 1
-            number = 0 if before is None else before.number
-            rows = None if before is None else before.row, entry.row
-            if entry.number <= number:
-                found.violate(f"{entry.name} stands behind number {number}", *rows)
-            elif whole:
-                for missing in range(number + 1, entry.number):
-                    if (entry.origin, missing) not in apart[entry.origin]:
-                        text = f"{entry.name} stands in the order, and {missing} does not"
-                        found.violate(text, *rows)
-
-
-def _is_whole(order: Order, view: ViewKey) -> bool:
-    """Every position of its history was taken by somebody whose rows are here."""
-    return all(
-        set(range(order.shown[each].low + 1, end + 1)) <= order.logs[each].keys()
-        for each, end in order.history(view)
-        if each in order.shown
-    )
+            number = 0 if before is None else before.seqno2
+            name = f"{row.peer_member}:{row.seqno}"
+            if row.seqno <= number:
+                found.violate(f"{name} stands behind number {number}", before, row)
+            elif row.seqno > number + 1 and is_whole:
+                if origin not in apart:
+                    apart[origin] = order.own(origin)
+                missing = f"{number + 1}..{row.seqno - 1}"
+                if apart[origin].covers(number + 1, row.seqno - 1):
+                    continue
+                if row.peer_member in run.unrecorded:
+                    found.unknown.add(f"{row.peer_member} may have taken {missing} elsewhere")
+                else:
+                    text = f"{name} stands in the order, and {missing} does not"
+                    found.violate(text, before, row)
 
 
 @rule("O4", "what a member that goes on has accepted is in the order, or it is told", Need.CALM)
@@ -245,108 +131,99 @@ def validity(run: Run, found: Findings) -> None:
     order, end = order_of(run), run.phases.end
     if end is None or run.facts.stopped_members:
         return  # who does not take blocks the others, and is meant to
-    for key, rows in run.by_member(ACCEPT).items():
+    for key, rows in order.accepted.items():
         stays = order.stays.get(key, [])
         if not run.lives.is_live(key) or not stays:
             continue
-        there = {entry[:2] for _, entry in order.entries(stays[-1].shown.view_key)}
-        there |= {entry[:2] for stay in stays for entry in order.logs[stay.shown.view_key].values()}
+        there = order.own(key)
+        for row in _taken([order.furthest[stays[-1].key]]):
+            if row.peer_key == key:
+                there.add(row.seqno, row.seqno2, row)
         for row in rows:
             found.premises += 1
-            for number in range(row.seqno, row.seqno2 + 1):
-                if (row.member, number) not in there:
-                    found.violate(f"{row.member}:{number} was accepted, and is in no order", row)
-                    break
+            if not there.covers(row.seqno, row.seqno2):
+                found.violate(f"{row.member}:{row.run} was accepted, and is in no order", row)
 
 
-@rule("O5", "what is taken before a view comes is taken by all who leave that view", Need.HISTORY)
+@rule("O5", "what is taken before a view comes is taken by all who leave that view")
 def uniform(run: Run, found: Findings) -> None:
     """What anybody took before it had installed a next view all members of that view held: so
     everybody who ever leaves it takes it."""
     order = order_of(run)
     most: dict[ViewKey, Row] = {}
-    for key, stays in order.stays.items():
-        installed = [row for (who, _), row in order.installed.items() if who == key]
-        for stay in stays:
-            view = stay.shown.view_key
-            until = min((row.idx for row in installed if row.view > view[0]), default=1 << 62)
-            for row in stay.orders:
-                if row.idx < until and (view not in most or _end(row) > _end(most[view])):
-                    most[view] = row
-    for stays in order.stays.values():
-        for stay in stays:
-            ahead = most.get(stay.shown.view_key)
-            if ahead is None or stay.next is None:
-                continue
-            found.premises += ahead.member != stay.shown.member
-            if stay.last < _end(ahead):
-                text = f"{stay.shown.member} leaves view {ahead.view} with {stay.last} positions"
-                found.violate(f"{text}; {ahead.member} took {_end(ahead)}", ahead, stay.next)
+    for stay in _all(order):
+        for row in stay.placed:
+            is_before = stay.left is None or row.idx < stay.left.idx
+            if is_before and (stay.key not in most or row.seqno2 > most[stay.key].seqno2):
+                most[stay.key] = row
+    for stay in _all(order):
+        ahead = most.get(stay.key)
+        if ahead is None or stay.next is None:
+            continue
+        found.premises += ahead.member != stay.shown.member
+        if stay.last < ahead.seqno2:
+            text = f"{stay.shown.member} leaves view {ahead.view} with {stay.last} positions"
+            found.violate(f"{text}; {ahead.member} took {ahead.seqno2}", ahead, stay.next)
 
 
-@rule(
-    "O6",
-    "a message stands only in a view with its sender, who came there with the history",
-    Need.HISTORY,
-)
+@rule("O6", "a message stands only in a view with its sender, who came there with the history")
 def departure(run: Run, found: Findings) -> None:
     """Unless it is carried, its sender has come along in the leading part to each view since it was
     accepted: so nothing that somebody said before it was gone stands behind the view that says so.
     """
     order = order_of(run)
-    accepted = {
-        (row.member, number): row
-        for row in run.rows(ACCEPT)
-        for number in range(row.seqno, row.seqno2 + 1)
-    }
-    members = {key: row.members for (_, key), row in order.installed.items()}
-    for view, log in order.logs.items():
-        line = [each for each, _ in order.history(view)]
-        for entry in log.values():
+    for stay in _all(order):
+        since: list[ViewKey] | None = None
+        for row in stay.taken:
             found.premises += 1
-            if entry.origin not in members[view]:
-                text = f"{entry.name} stands in view {view[0]}, without its sender"
-                found.violate(text, entry.row)
-            row = accepted.get(entry[:2])
-            if row is None or entry.is_carried or row.view_key == view:
+            if row.peer_member not in stay.view.members:
+                text = f"{row.peer_member}:{row.run} stands in view {row.view}, without its sender"
+                found.violate(text, stay.shown, row)
+            if "carried" in row.detail:
                 continue
-            since = [*line, view]
-            way = since[since.index(row.view_key) + 1 :] if row.view_key in since else None
-            if way is None or any(entry.origin in order.shown[each].members for each in way):
-                text = f"{entry.name}, of view {row.view}, stands in view {view[0]}"
-                found.violate(
-                    f"{text} as if its sender had been there all the time", row, entry.row
-                )
+            for accepted in order.accepts(row):
+                if accepted.view_key == stay.key:
+                    continue
+                if since is None:
+                    since = [*(each.key for each in order.line(stay.key)), stay.key]
+                text = f"{row.peer_member}:{row.run}, of view {accepted.view}, stands in view"
+                text += f" {row.view} as if its sender had been there all the time"
+                if accepted.view_key not in since and run.unrecorded:
+                    found.unknown.add(f"the line of views before {row.view} is not known")
+                elif _came_since(order, row.peer_member, accepted.view_key, since):
+                    found.violate(text, accepted, row)
 
 
-@rule(
-    "O7",
-    "a view stands at one position, and says the same of who is gone and who came",
-    Need.HISTORY,
-)
+def _came_since(order: Order, origin: str, view: ViewKey, line: list[ViewKey]) -> bool:
+    """Whether it has come to one of these from elsewhere, since it was in this view."""
+    if view not in line:
+        return True
+    return any(origin in order.shown[each].members for each in line[line.index(view) + 1 :])
+
+
+@rule("O7", "a view stands at one position, and says the same of who is gone and who came")
 def views_in_order(run: Run, found: Findings) -> None:
     """For who comes along in the leading part that is behind what it has taken."""
-    order = order_of(run)
-    for rows in run.by(attrgetter("view_key"), SHOWN).values():
+    for rows in by((row for row in run.rows(SHOWN) if row.low >= 0), _view_key).values():
         found.premises += len(rows) > 1
         for row in rows[1:]:
             if (row.low, row.members, row.part) != (rows[0].low, rows[0].members, rows[0].part):
                 text = f"view {row.view} stands elsewhere, or names others, at {row.member}"
                 found.violate(f"{text} and {rows[0].member}", rows[0], row)
-    for stays in order.stays.values():
-        for stay in stays:
-            next = stay.next
-            if next is None or next.member in next.members:
-                continue
-            found.premises += 1
-            if stay.last != next.low:
-                text = f"{next.member} is told of view {next.view} at position {next.low}"
-                found.violate(f"{text}, and has come to {stay.last}", stay.shown, next)
+    for stay in _all(order_of(run)):
+        next = stay.next
+        if next is None or next.member in next.members:
+            continue
+        found.premises += 1
+        if stay.last != next.low:
+            text = f"{next.member} is told of view {next.view} at position {next.low}"
+            found.violate(f"{text}, and has come to {stay.last}", stay.shown, next)
 
 
-@rule(
-    "O8", "a frozen member accepts nothing, and what it accepts belongs to its view", Need.HISTORY
-)
+_view_key = attrgetter("view_key")
+
+
+@rule("O8", "a frozen member accepts nothing, and what it accepts belongs to its view")
 def not_while_frozen(run: Run, found: Findings) -> None:
     for rows in run.by_member(ACCEPT, FREEZE, VIEW, STOP).values():
         change: Row | None = None
@@ -359,17 +236,20 @@ def not_while_frozen(run: Run, found: Findings) -> None:
                 found.violate(f"{row.member} accepts {row.run} in view {row.view}", change, row)
 
 
-@rule("O9", "positions grow by one, and go on from where the view stands", Need.HISTORY)
+@rule("O9", "positions grow by one, and go on from where the view stands")
 def positions(run: Run, found: Findings) -> None:
-    for stays in order_of(run).stays.values():
-        for stay in stays:
-            before, position = stay.shown, stay.shown.low
-            for row in stay.orders:
-                found.premises += 1
-                if row.low != position + 1 or row.view_key != stay.shown.view_key:
-                    text = f"{row.member} takes position {row.low} of view {row.view}"
-                    found.violate(f"{text} behind {position}", before, row)
-                before, position = row, _end(row)
+    order = order_of(run)
+    for row in order.astray:
+        text = f"{row.member} takes position {row.seqno} of view {row.view}, and is not told of it"
+        found.violate(text, row)
+    for stay in _all(order):
+        before, position = stay.shown, stay.shown.low
+        for row in stay.placed:
+            found.premises += 1
+            if row.seqno != position + 1:
+                text = f"{row.member} takes position {row.seqno} of view {row.view}"
+                found.violate(f"{text} behind {position}", before, row)
+            before, position = row, row.seqno2
 
 
 @rule("O-L1", "in the end all who are together have taken the same", Need.CALM)
@@ -380,10 +260,10 @@ def same_in_the_end(run: Run, found: Findings) -> None:
     last: defaultdict[ViewKey, list[Stay]] = defaultdict(list)
     for key, stays in order.stays.items():
         if stays and run.lives.is_live(key):
-            last[stays[-1].shown.view_key].append(stays[-1])
+            last[stays[-1].key].append(stays[-1])
     for together in last.values():
         for stay in together[1:]:
-            found.premises += bool(stay.orders)
+            found.premises += bool(stay.placed)
             if stay.last != together[0].last:
                 text = f"{stay.shown.member} has taken {stay.last} positions in the end"
                 other = together[0].shown

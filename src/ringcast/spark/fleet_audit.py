@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DELIVERIES = {
     *(trace.START, trace.STOP, trace.CRASH, trace.FREEZE, trace.VIEW, trace.SHOWN, trace.OPEN),
-    *(trace.SEND, trace.DELIVER, trace.HANDED, trace.BLOCK, trace.PURGE),
+    *(trace.SEND, trace.DELIVER, trace.HANDED, trace.BLOCK, trace.PURGE, trace.ACCEPT, trace.ORDER),
     *(trace.STATE_LOST, trace.STATE_RECEIVED, trace.STATE_WAIT),
 }
 """What members record at that level, and how their traces end."""

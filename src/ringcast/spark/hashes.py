@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.spark.summary import ROLES, SPAN_BLOCKS, Track
 from ringcast.trace.content import hashed_every
-from ringcast.trace.rows import OPEN, SEND
+from ringcast.trace.rows import DELIVER, OPEN, SEND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def _stretches(trace: MemberTrace) -> Iterator[tuple[Track, int, int]]:
                 yield track, *ends.pop(track)
             is_beginning.discard(track)
             is_beginning |= {track} if row.seqno else set()
-        elif row.event in ROLES:
+        elif row.event in (SEND, DELIVER):
             track = Track(ROLES[row.event], *row.origin)
             begun = ends.get(track)
             is_next = begun is not None and row.seqno == begun[1] + 1

@@ -23,7 +23,8 @@ import xxhash
 
 from ringcast.errors import UsageError
 from ringcast.private import make_private
-from ringcast.spark import summarize, summary
+from ringcast.rules import history
+from ringcast.spark import order, summarize, summary
 from ringcast.spark.reading import NOT_READ
 from ringcast.trace import columns, footer, sealed, segments
 from ringcast.trace.whole import held_alone, write_whole
@@ -214,7 +215,7 @@ def _code_hash(read_files: ReadFiles) -> str:
     """Of what summaries are made by: if it changes they are made anew."""
     hasher = xxhash.xxh3_64()
     reader = sys.modules[read_files.__module__]
-    for module in (summary, summarize, columns, footer, sealed, segments, reader):
+    for module in (history, order, summary, summarize, columns, footer, sealed, segments, reader):
         assert module.__file__ is not None
         hasher.update(Path(module.__file__).read_bytes())
     return hasher.hexdigest()

@@ -22,8 +22,8 @@ from ringcast.errors import UsageError
 from ringcast.spark.reading import pack
 from ringcast.trace.archive import Index
 from ringcast.trace.columns import PAYLOADS, is_among
-from ringcast.trace.held import ALL, STREAMS, Range, origin_text
-from ringcast.trace.rows import DELIVER, HEADED
+from ringcast.trace.held import ALL, KEPT, STREAMS, Range, origin_text
+from ringcast.trace.rows import HEADED, SEEN
 from ringcast.trace.sealed import Unreadable
 from ringcast.trace.segments import Segment
 from ringcast.wire.headers import split_headers
@@ -42,13 +42,14 @@ Ints: TypeAlias = "npt.NDArray[np.int64]"
 DDL = (
     "sender STRING NOT NULL, incarnation STRING NOT NULL, stream STRING NOT NULL, "
     "seqno BIGINT NOT NULL, view BIGINT NOT NULL, delivered_at TIMESTAMP NOT NULL, "
-    "payload BINARY NOT NULL, headers MAP<STRING, STRING> NOT NULL"
+    "payload BINARY NOT NULL, headers MAP<STRING, STRING> NOT NULL, position BIGINT"
 )
 """An incarnation has 64 bits, which no integer of Spark holds and no decimal holds cheaply. Spark
-makes rows of our batches, and asks of each value that may be null whether it is."""
+makes rows of our batches, and asks of each value that may be null whether it is: only total
+messages have a position."""
 SCHEMA = pa.schema(
     [
-        pa.field(name, kind, nullable=False)
+        pa.field(name, kind, nullable=name == "position")
         for name, kind in (
             ("sender", pa.string()),
             ("incarnation", pa.string()),
@@ -58,13 +59,14 @@ SCHEMA = pa.schema(
             ("delivered_at", pa.timestamp("us", tz="UTC")),
             ("payload", pa.binary()),
             ("headers", pa.map_(pa.string(), pa.string())),
+            ("position", pa.int64()),
         )
     ]
 )
 """The same, as Arrow has it."""
 DDL_TYPES = {
     name: kind.lower().replace(" ", "")
-    for name, kind in re.findall(r"(\w+) (.+?) NOT NULL(?:, |$)", DDL)
+    for name, kind in re.findall(r"(\w+) ([A-Z]+(?:<.+?>)?)(?: NOT NULL)?(?:, |$)", DDL)
 }
 """What each column is, as Spark says it."""
 
@@ -77,7 +79,10 @@ log = logging.getLogger("ringcast")
 
 _CHOOSING = ("event", "kind", "peer", "peer_inc", "stream", "seqno", "seqno2")
 """The columns of a file that tell which messages are in a row."""
-_MADE_OF = {"view": "view", "delivered_at": "wall_ns", "payload": PAYLOADS, "headers": PAYLOADS}
+_MADE_OF = {
+    **{"view": "view", "delivered_at": "wall_ns", "position": "low"},
+    **dict.fromkeys(("payload", "headers"), PAYLOADS),
+}
 """What else some columns are made of."""
 
 
@@ -246,7 +251,8 @@ class _Runs(NamedTuple):
 def _wanted_runs(rows: pa.RecordBatch, wanted: Sequence[Wanted]) -> tuple[_Runs, _Runs]:
     """All that is wanted, each origin's in order and else as rows are, so that payloads stand as
     they are stored; and which seqnos are fragments, which are no messages of their own."""
-    is_delivery = is_among(rows["event"], (DELIVER,))
+    is_kept = pc.invert(is_among(rows["kind"], (SEEN,)))
+    is_delivery = pc.and_(is_among(rows["event"], KEPT), is_kept)
     is_fragment = is_among(rows["kind"], ("fragment",)).to_numpy(False)
     found = [
         _runs_of(rows, pc.and_(is_delivery, _is_of(rows, wish.origin)), number, wish)
@@ -313,12 +319,22 @@ def _messages(
             case "delivered_at":
                 micros = rows["wall_ns"].to_numpy()[runs.rows] // 1000
                 made = pa.array(np.repeat(micros, runs.counts)).cast(item.type)
+            case "position":
+                made = _positions(rows, runs)
             case "payload":
                 made = payloads
             case "headers":
                 made = headers
         arrays.append(made)
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _positions(rows: pa.RecordBatch, runs: _Runs) -> pa.Array:
+    """Where each stands in the one order, if it is a total message."""
+    low = rows["low"].to_numpy()[runs.rows]
+    starts = low + runs.firsts - rows["seqno"].to_numpy()[runs.rows]
+    is_none = np.repeat(low < 0, runs.counts)
+    return pa.array(_one_by_one(starts, runs.counts), mask=is_none)
 
 
 def _payloads(rows: pa.RecordBatch, runs: _Runs) -> pa.Array | None:

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from ringcast.errors import RingcastError, UsageError
+from ringcast.rules.history import TAKEN
 from ringcast.spark.summary import SPAN_BLOCKS
 from ringcast.trace.columns import is_among
 from ringcast.trace.held import Range
-from ringcast.trace.rows import BLOCK, LISTS, SEND, Row
+from ringcast.trace.rows import BLOCK, LISTS, ORDER, SEND, Row
 from ringcast.trace.segments import Segment
 from ringcast.trace.whole import patiently
 
@@ -100,7 +101,8 @@ def at_idx(trace: MemberTrace, idx: int) -> Look:
 
 
 def at_seqnos(trace: MemberTrace, event: str, origin: OriginKey, first: int, last: int) -> Look:
-    return trace, Want(-1, (event,), origin, "seqno", Range(first, last))
+    events = (TAKEN, ORDER) if event == TAKEN else (event,)  # in summaries, and in files
+    return trace, Want(-1, events, origin, "seqno", Range(first, last))
 
 
 def at_span(trace: MemberTrace, origin: OriginKey, span: int) -> Look:
@@ -123,7 +125,7 @@ def fetch_rows(spark: Workers, looks: Sequence[Look]) -> Iterator[tuple[int, Row
 def _may_have(state: SegmentState, want: Want) -> bool:
     first, last = want.numbers
     if want.column == "idx":
-        return state.info.first_idx <= first <= state.info.last_idx
+        return state.info.first_idx <= last and first <= state.info.last_idx
     if want.column == "block":
         return any(
             track.origin == want.origin and first // SPAN_BLOCKS in spans

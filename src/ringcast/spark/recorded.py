@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 from ringcast.rules.delivery import at_most_once, in_its_view, in_order, prefix_of_the_dead
 from ringcast.rules.sync import delivered_before_purged, once_across_syncs
-from ringcast.rules.table import BY_PROTOCOL, VIEWS, verdicts
+from ringcast.rules.table import BY_PROTOCOL, ORDER, VIEWS, verdicts
+from ringcast.rules.total import one_order
 from ringcast.rules.unicast import in_turn
 from ringcast.rules.views import uniform_in_all, view_order
 from ringcast.spark.contents import compare_content, minus, ranges
 from ringcast.spark.hashes import missing_hashes
 from ringcast.spark.judged import judge_details
+from ringcast.spark.order import compare_orders
 from ringcast.spark.reach import judge_reach
 from ringcast.spark.reading import WITNESS_ROWS_MAX, at_idx, at_seqnos, fetch_rows
 from ringcast.spark.report import (
@@ -27,6 +29,7 @@ from ringcast.spark.report import (
     HALVES,
     IF_ANY,
     NEED_FULL,
+    OF_ORDER,
     RECORDED,
     UNDECIDABLE_IF_RECORDED,
     VIOLATIONS_SHOWN_MAX,
@@ -74,6 +77,7 @@ class _Judge:
         self._judge_ends()
         self._judge_sends()
         self._judge_views()
+        self._judge_one_order()
         self._judge_content()
         self._judge_reach()
         self._judge_details()
@@ -82,7 +86,9 @@ class _Judge:
         for violation in self._shown:
             violation.rows = sorted(set(violation.rows), key=_place)[:WITNESS_ROWS_MAX]
         cut = sum(trace.summary.cut for trace in self._run.members.values())
-        for name in IF_ANY:
+        # Where messages are total there need not be others.
+        is_ordered = any(trace.summary.orders for trace in self._run.members.values())
+        for name in self._verdicts if is_ordered else IF_ANY:
             self._verdicts[name].is_optional = True
         for verdict in self._verdicts.values():
             if verdict.is_beyond_level:
@@ -163,6 +169,21 @@ class _Judge:
             why = "traces do not say how members purge" if "" in purges else differ
             told = f"plain messages of the departed are not compared: {why}"
             self._verdicts["VS5"].unjudged = told
+
+    def _judge_one_order(self) -> None:
+        """O1 to O9, of total messages. Who took what at which position is judged from rows only
+        where two members differ."""
+        members = self._run.members
+        rows = [row for trace in members.values() for row in trace.sure_rows]
+        known = {_key(member) for member, trace in members.items() if trace.is_whole}
+        lacking = frozenset(set(map(_key, self._run.mentioned)) - known)
+        self._take([each for each in ORDER if each.id in OF_ORDER], rows, lacking)
+        found = compare_orders(self._spark, self._run)
+        self._verdicts[one_order.id].premises += found.alike
+        self._take([one_order], found.rows)
+        if found.left_out:
+            left_out = f"{found.left_out} stretches of the order not compared"
+            self._verdicts[one_order.id].inconclusive.append(left_out)
 
     def _judge_integrity(self) -> None:
         """G1: what is delivered, less what was sent, is nothing."""

@@ -11,6 +11,7 @@ from ringcast.model import Stream
 from ringcast.rules.findings import Need
 from ringcast.rules.sync import NO_RUN_ORDER
 from ringcast.rules.table import BY_PROTOCOL
+from ringcast.trace.held import STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,6 +42,9 @@ OF_PAIRS = (
 )
 """About messages to one member."""
 
+OF_ORDER = ("O1", "O2", "O3", "O5", "O6", "O7", "O8", "O9")
+"""About total messages."""
+
 NEED_FULL = ("G5", "N4", "N6", "N7", "N10", "N-L3", "N-L5", "T2", *OF_PAIRS)
 """Judged from what only members that record at level "full" write down: frames, windows, blocked
 sends, and all about messages to one member."""
@@ -48,6 +52,7 @@ sends, and all about messages to one member."""
 RECORDED = (
     *("G1", "G2 N2", "G3", "N1", "N3", "N5", "N8", "N11", "content"),
     *("VS1", "VS2", "VS3", "VS4", "VS5", "VS6", "VS7", "VS9"),
+    *OF_ORDER,
     *NEED_FULL,
 )
 """What is judged of members that record for themselves. N2 is G2 for multicast, and members record
@@ -64,11 +69,15 @@ TITLES = {
 } | _RECORDED_TITLES
 """Of all guarantees that traces can show, by id."""
 
-IF_ANY = ("G3", "N5", "N11", "N-L3", "N-L5", "T2", "VS4", "VS5", "VS6", "VS7", "VS9", *OF_PAIRS)
+IF_ANY = (
+    *("G3", "N5", "N11", "N-L3", "N-L5", "T2", "VS4", "VS5", "VS6", "VS7", "VS9"),
+    *OF_ORDER,
+    *OF_PAIRS,
+)
 """No reason to fail where there is nothing to judge: in many runs nobody dies, no view follows on
-another while messages are sent, and no message is uniform."""
+another while messages are sent, and no message is uniform or total."""
 
-ALONE = ("G2 N2", "G3", "N1", "N3", "N8", "VS9", *NEED_FULL)
+ALONE = ("G2 N2", "G3", "N1", "N3", "N8", "O8", "O9", "VS9", *NEED_FULL)
 """Judged of each member by its own rows alone: of those who recorded, whoever did not."""
 
 HALVES = {
@@ -144,7 +153,7 @@ class Names:
         name = self.of((name, incarnation))
         if stream == Stream.FIFO:
             return name
-        return f"{name} ({'uniform' if stream == Stream.UNIFORM else f'stream {stream}'})"
+        return f"{name} ({STREAMS.get(stream, f'stream {stream}')})"
 
 
 @dataclass(slots=True)

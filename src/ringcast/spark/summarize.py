@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.errors import RingcastError, UsageError
-from ringcast.rules.history import MARKS
+from ringcast.rules.history import MARKS, RUNS, TAKEN
+from ringcast.spark.order import fold_order, is_sound, placed_runs
 from ringcast.spark.summary import (
     CUT,
     HOLE,
@@ -24,7 +25,7 @@ from ringcast.spark.summary import (
     condensed_row,
     hole,
 )
-from ringcast.trace.rows import BLOCK, DELIVER, PURGE, SEND, VIEW, WIN
+from ringcast.trace.rows import ACCEPT, BLOCK, DELIVER, ORDER, PURGE, SEND, SHOWN, VIEW, WIN
 
 # The types of numpy and pyarrow say little here: `Any` stands for their element types.
 try:
@@ -52,12 +53,16 @@ BLOCKS_MAX = 16
 
 _COLUMNS = (*KEPT, "node", "inc", "cap", "kind", "block", "block_hash")
 _ONLY_FOR = {
-    **dict.fromkeys(("part", "cut"), VIEW),
-    **dict.fromkeys(("block", "block_hash"), BLOCK),
-    "cap": WIN,
+    "part": (VIEW, SHOWN),
+    "cut": (VIEW,),
+    "low": (SHOWN, ORDER),
+    **dict.fromkeys(("block", "block_hash"), (BLOCK,)),
+    "cap": (WIN,),
 }
 _COUNTED = (SEND, DELIVER, VIEW, BLOCK)
-_RUNS = {DELIVER: 1, SEND: 2}
+_RUNS = {DELIVER: 1, SEND: 2, ORDER: 3, ACCEPT: 4}
+_CONDENSED = {"delivered": DELIVER, "sent": SEND, "taken": TAKEN, "accepted": ACCEPT}
+"""In the order of these numbers."""
 _MARKS = dict.fromkeys(MARKS, 1)
 
 
@@ -85,8 +90,13 @@ def summarize_segment(segment: Segment) -> SegmentSummary:
             raise BrokenSegment(f"its rows have more than {HOLES_MAX} gaps")
         due_idx = int(idx[-1]) + 1
         events = _Events(columns["event"])
-        rows = [*holes, *_marks(columns, events, info), *_runs(columns, events, info)]
-        _fold_rows(rows, counts, summary)
+        marks = np.cumsum(events.among(_MARKS), dtype=np.int64)
+        orders = events.where(ORDER)
+        if not is_sound(columns, orders):
+            raise BrokenSegment("has a row of more messages than there can be")
+        rows = [*holes, *_marks(columns, events, info), *_runs(columns, events, marks, info)]
+        _fold_rows([*rows, *placed_runs(columns, orders, marks, info)], counts, summary)
+        fold_order(columns, orders, summary)
         _fold_content(columns, events, info, summary)
         _fold_purges(columns, events, summary)
         _fold_capacity(columns, events, summary)
@@ -142,7 +152,7 @@ def _holes(idx: NDArray[Any], due: int, info: SegmentInfo) -> Iterator[Row]:
 def _fold_rows(rows: list[Row], counts: Counter[Track], summary: SegmentSummary) -> None:
     """In the order of idx; of a track that has too many, the first ones."""
     for row in sorted(rows, key=attrgetter("idx")):
-        if row.event in (SEND, DELIVER):
+        if row.event in RUNS:
             track = Track(row.event, *row.origin)
             counts[track] += 1
             if counts[track] > RUNS_MAX:
@@ -161,14 +171,15 @@ def _marks(columns: dict[str, pa.Array], events: _Events, info: SegmentInfo) -> 
         yield condensed_row(info, values)
 
 
-def _runs(columns: dict[str, pa.Array], events: _Events, info: SegmentInfo) -> Iterator[Row]:
-    """What one sends on a stream, or delivers of one origin, in one view and between two marks: as
-    one row where it is consecutive."""
+def _runs(
+    columns: dict[str, pa.Array], events: _Events, marks: NDArray[Any], info: SegmentInfo
+) -> Iterator[Row]:
+    """What one sends on a stream, delivers or takes of one origin, or accepts, in one view and
+    between two marks: as one row where it is consecutive."""
     roles = events.among(_RUNS)
     others = int(np.count_nonzero(roles == 0))
     if others == len(roles):
         return
-    marks = np.cumsum(events.among(_MARKS), dtype=np.int64)
     codes, values = _tracks(columns, roles)
     # Those that are neither sent nor delivered come first, and are left out.
     order = np.argsort(codes, kind="stable")[others:]
@@ -202,7 +213,7 @@ def _runs(columns: dict[str, pa.Array], events: _Events, info: SegmentInfo) -> I
         strict=True,
     ):
         track = tracks[code]
-        event = SEND if track.is_sent else DELIVER
+        event = _CONDENSED[track.role]
         place = (event, idx, *track.origin, seqno, seqno2, counter, creators[maker])
         yield condensed_row(info, (*place, details[how], size))
 
@@ -218,11 +229,11 @@ def _tracks(
     columns: dict[str, pa.Array], roles: NDArray[Any]
 ) -> tuple[NDArray[Any], list[list[Any]]]:
     """A small number for the track of each of these rows, and the values that it is made of.
-    `roles` are 1 for what is delivered, 2 for what is sent, 0 for rows that are not asked about."""
+    `roles` are those of `_RUNS`, 0 for rows that are not asked about."""
     inc, stream = (pc.dictionary_encode(columns[name]) for name in ("peer_inc", "stream"))
     parts = [columns["peer"], inc, stream]
     values = [part.dictionary.to_pylist() for part in parts]
-    size = 3 * len(values[0]) * len(values[1]) * len(values[2])
+    size = (1 + len(_RUNS)) * len(values[0]) * len(values[1]) * len(values[2])
     # Few tracks: numbers of eight or sixteen bits are sorted by counting, in linear time.
     codes = roles.astype(np.min_scalar_type(size))
     for part, known in zip(parts, values, strict=True):
@@ -238,9 +249,9 @@ def _track(info: SegmentInfo, values: list[list[Any]], code: int) -> Track:
         code, at = divmod(code, len(known))
         found.append(known[at])
     stream, inc, peer = found
-    if code == 2:  # Whose sends these are need not be said in the row.
+    if code == _RUNS[SEND]:  # Whose sends these are need not be said in the row.
         return Track("sent", info.node, info.inc, stream)
-    return Track("delivered", peer, inc, stream)
+    return Track([*_CONDENSED][code - 1], peer, inc, stream)
 
 
 def _fold_content(

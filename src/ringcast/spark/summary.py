@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.rules.history import Condensed
+from ringcast.rules.history import TAKEN, Condensed
 from ringcast.trace.rows import DELIVER, LISTS, SEND, VIEW, Row
 
 if TYPE_CHECKING:
@@ -34,22 +34,24 @@ SPAN_BLOCKS = 64
 
 KEPT = (
     *("event", "idx", "peer", "peer_inc", "stream", "seqno", "seqno2", "view", "view_creator"),
-    *("detail", "size", *LISTS),
+    *("detail", "size", "low", *LISTS),
 )
-"""Columns of condensed rows. Only rows about views have lists. Of messages `size` is how many whole
-ones there are; the rest are fragments."""
+"""Columns of condensed rows. Only rows about views have lists, and positions in `low`. Of messages
+`size` is how many whole ones there are; the rest are fragments."""
 
 HOLE = "hole"
 """In the place of rows that the trace lacks: those with idx `seqno`..`seqno2`."""
 CUT = "cut"
 """Runs are left out from here on: there were too many."""
 
-ROLES = {SEND: "sent", DELIVER: "delivered"}
+ROLES = {SEND: "sent", DELIVER: "delivered", TAKEN: "taken"}
+
+STRETCH_POSITIONS = 4096
 
 
 class Track(NamedTuple):
-    """One sequence of messages at one member: its sends on a stream, or its deliveries of one
-    origin."""
+    """One sequence of messages at one member: its sends on a stream, its deliveries of one origin,
+    or the total messages of one that it takes."""
 
     role: str
     peer: str
@@ -78,6 +80,21 @@ NOT_ONE = Span(0, 0, -1)
 """In the place of a block that there is not one of: its rows tell."""
 
 
+class Stretch(NamedTuple):
+    """Positions of one view: how many of them a member took, one number for what stands there, and
+    between which rows."""
+
+    positions: int
+    mixed: int
+    first_idx: int
+    last_idx: int
+
+    def plus(self, other: Stretch) -> Stretch:
+        mixed = (self.mixed + other.mixed) % 2**64
+        first, last = min(self.first_idx, other.first_idx), max(self.last_idx, other.last_idx)
+        return Stretch(self.positions + other.positions, mixed, first, last)
+
+
 class Purged(NamedTuple):
     """A member had purged its own messages up to `through`, the last time it did in a view."""
 
@@ -103,6 +120,8 @@ class SegmentSummary:
     purged: dict[tuple[int, int], Purged] = field(default_factory=dict)
     """By stream, and by the idx of the view's row, or of a hole since: then nobody knows the view.
     -1: either is in an earlier segment."""
+    orders: dict[tuple[int, str, int], Stretch] = field(default_factory=dict)
+    """What was taken in each view, by its counter, its maker, and the number of the stretch."""
 
     @property
     def rows(self) -> list[Row]:
@@ -114,7 +133,8 @@ class SegmentSummary:
         values["condensed"] = [_values(row) for row in self.rows]
         for name in ("content", "blocks"):
             values[name] = [[track, list(spans.items())] for track, spans in values[name].items()]
-        values["purged"] = list(values["purged"].items())
+        for name in ("purged", "orders"):
+            values[name] = list(values[name].items())
         return json.dumps(values, separators=(",", ":"))
 
     @classmethod
@@ -130,6 +150,8 @@ class SegmentSummary:
                 for track, spans in values[name]
             }
         values["purged"] = {tuple(key): Purged(*mark) for key, mark in values["purged"]}
+        orders = values["orders"]
+        values["orders"] = {tuple(key): Stretch(*stretch) for key, stretch in orders}
         return cls(**values)
 
     def extend(self, later: SegmentSummary) -> None:
@@ -145,6 +167,8 @@ class SegmentSummary:
         for track, blocks in later.blocks.items():
             for number, block in blocks.items():
                 self.add_block(track, number, block)
+        for key, stretch in later.orders.items():
+            self.add_stretch(key, stretch)
         for event, count in later.counts.items():
             self.counts[event] = self.counts.get(event, 0) + count
         self.cut += later.cut
@@ -157,6 +181,10 @@ class SegmentSummary:
         spans[at] = Span(known.present | found.present, known.mixed ^ found.mixed, messages)
         for number in block_numbers(at, known.present & found.present):
             self.blocks.setdefault(track, {})[number] = NOT_ONE
+
+    def add_stretch(self, key: tuple[int, str, int], found: Stretch) -> None:
+        known = self.orders.get(key)
+        self.orders[key] = found if known is None else known.plus(found)
 
     def add_block(self, track: Track, number: int, found: Span) -> None:
         blocks = self.blocks.setdefault(track, {})
@@ -173,7 +201,7 @@ def condensed_row(info: SegmentInfo, values: Sequence[Any]) -> Row:
 def _values(row: Row) -> list[Any]:
     """As JSON has a condensed row."""
     values = [getattr(row, name) for name in KEPT]
-    return values if row.members else values[: -len(LISTS)]
+    return values if any(getattr(row, name) for name in LISTS) else values[: -len(LISTS)]
 
 
 def hole(info: SegmentInfo, first: int, last: int) -> Row:

@@ -151,19 +151,19 @@ class Bounds(NamedTuple):
 
 
 def known_values(
-    bounds: Mapping[str, Bounds | None], only_for: Mapping[str, str]
+    bounds: Mapping[str, Bounds | None], only_for: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
     """Those of the columns whose every value is known, and the value.
 
-    All rows have the same by the statistics; or there is no row of the event that `only_for` says
-    the column is wanted for, and the default will do.
+    All rows have the same by the statistics; or there is no row of the events that `only_for`
+    says the column is wanted for, and the default will do.
     """
     events = bounds.get("event")
     known = {}
     for name, found in bounds.items():
         if found is not None and found.least == found.greatest:
             known[name] = found.least
-        elif name in only_for and _lacks(events, only_for[name]):
+        elif name in only_for and all(_lacks(events, each) for each in only_for[name]):
             known[name] = Row._field_defaults[name]
     return known
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.errors import UsageError
 from ringcast.model import INCARNATION_MAX, SEQNO_MAX, Stream
-from ringcast.trace.rows import DELIVER
+from ringcast.trace.rows import DELIVER, ORDER, SEEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 STREAMS = {int(stream): stream.name.lower() for stream in Stream}
 """What a stream is called where people read it."""
+KEPT = (DELIVER, ORDER)
+"""Rows that have messages, in an archive."""
 _GAPS = "gaps"
 _FROM = "from"
 
@@ -62,9 +64,10 @@ class Holdings:
                 yield origin, held
 
     def add(self, rows: Sequence[Row]) -> None:
-        """What these rows deliver. What continues the last range makes it longer."""
+        """What these rows deliver; total messages by their numbers. What continues the last range
+        makes it longer."""
         for row in rows:
-            if row.event == DELIVER:
+            if row.event in KEPT and row.kind != SEEN:
                 self.add_range(row.origin, Range(row.seqno, row.seqno2))
 
     def add_range(self, origin: OriginKey, held: Range) -> None:

@@ -5,7 +5,8 @@ Recording never blocks a member and never breaks it. Rows go into a bounded queu
 writes them. When the queue is full, or the disk refuses, rows are lost and counted: `idx` goes on
 counting, so the gap is visible in the trace, and the next segment says how many are gone.
 
-Rows are ranges: runs of one origin that continue each other within 10 ms become one row. Content is
+Rows are ranges: runs of one origin that continue each other within 10 ms become one row; total
+messages only if they also stand at consecutive places of the order. Content is
 recorded as one hash per block of consecutive messages of one origin, at the sender and
 at each receiver: runs may be cut differently on the way, blocks are not. Level "full" adds frames
 and windows, and hashes every block instead of every fourth.
@@ -23,10 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import ConfigError
-from ringcast.model import Headed, Origin
+from ringcast.model import Headed, Origin, Stream
 from ringcast.trace import rows as trace
 from ringcast.trace.content import BLOCK_MESSAGES, BlockHasher, hashed_every
 from ringcast.trace.footer import Recording
+from ringcast.trace.observe.order import said_of
 from ringcast.trace.rows import Row, naming, naming_id
 from ringcast.trace.scribe import QUEUE_ROWS_MAX, Queue, Scribe
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ringcast.events import Delivered, FragmentsDelivered
-    from ringcast.model import Member, Stream, ViewId
+    from ringcast.model import Member, ViewId
     from ringcast.trace.content import Block
 
 LEVELS = ("deliveries", "full")
@@ -63,6 +65,21 @@ class _Track:
     since: int = 0
     is_growing: bool = False
     payloads: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Ordered:
+    """Total messages of one member at consecutive places, which will be one row."""
+
+    sender: Member
+    first: int
+    last: int
+    position: int
+    view_id: ViewId
+    detail: str
+    kind: str
+    since: int
+    payloads: list[bytes]
 
 
 class Recorder:
@@ -106,6 +123,8 @@ class Recorder:
         self._block_messages = block_messages
         self._sent: dict[Stream, _Track] = {}
         self._delivered: dict[tuple[Member, Stream], _Track] = {}
+        self._accepted: tuple[int, int, ViewId, int] | None = None  # first, last, where, since when
+        self._ordered: list[_Ordered] = []
         self._oldest = 0  # when the oldest row that still grows began; 0: none does
         self._keeps = payloads
         self._queue = Queue(queue_rows)
@@ -190,6 +209,42 @@ class Recorder:
         place |= {"kind": "fragment", "detail": detail}
         self.write(trace.DELIVER, now, **naming(track.origin), **place)
         self._put_blocks(track.hasher.skip(event.first, event.last), track, now)
+
+    def accepted(self, first: int, last: int, view_id: ViewId, now: int) -> None:
+        """The node accepted total messages, and gave them these numbers in this view."""
+        if self._accepted is not None:
+            begun, through, view, since = self._accepted
+            if through + 1 == first and view == view_id:
+                self._accepted = begun, last, view, since
+                return
+            self._flush()
+        self._oldest = self._oldest or now
+        self._accepted = first, last, view_id, now
+
+    def ordered(self, event: Delivered, now: int) -> None:
+        """The application was handed total messages. What it was handed before, in a history that
+        has ended, is in an archive already."""
+        run, position = event.run, event.position
+        detail = said_of(event)
+        kind, kept = "", run.payloads if self._keeps and not event.seen else []
+        if self._keeps:
+            is_headed = type(run.payloads[0]) is Headed
+            kind = trace.SEEN if event.seen else trace.HEADED if is_headed else ""
+        last = self._ordered[-1] if self._ordered else None
+        if (
+            last is not None
+            and last.last + 1 == run.first
+            and last.position + run.first - last.first == position
+            and last.sender == event.sender
+            and last.view_id == event.view_id
+            and (last.detail, last.kind) == (detail, kind)
+        ):
+            last.last = run.last
+            last.payloads += kept
+            return
+        self._oldest = self._oldest or now
+        place = run.first, run.last, position, event.view_id
+        self._ordered.append(_Ordered(event.sender, *place, detail, kind, now, [*kept]))
 
     def tick(self, now: int) -> None:
         """Time passes: what has waited long enough to grow is written as it is."""
@@ -285,6 +340,12 @@ class Recorder:
         ]
         for track in growing:
             track.is_growing = False
+        accepted, self._accepted = self._accepted, None
+        ordered, self._ordered = self._ordered, []
+        if accepted is not None:
+            first, last, view_id, since = accepted
+            numbers = {"seqno": first, "seqno2": last, "stream": int(Stream.TOTAL)}
+            self.write(trace.ACCEPT, since, **numbers, **naming_id(view_id))
         for track in growing:
             assert track.view_id is not None
             columns = naming(track.origin) | naming_id(track.view_id)
@@ -296,6 +357,12 @@ class Recorder:
                 self._messages_kept += len(kept)
                 columns |= {"kind": trace.HEADED} if track.is_headed else {}
                 self.write(trace.DELIVER, track.since, kept, **columns, detail=track.detail)
+        for each in ordered:
+            self._messages_kept += len(each.payloads)
+            columns = naming(Origin(each.sender, Stream.TOTAL)) | naming_id(each.view_id)
+            columns |= {"seqno": each.first, "seqno2": each.last, "low": each.position}
+            columns |= {"kind": each.kind, "detail": each.detail}
+            self.write(trace.ORDER, each.since, each.payloads, **columns)
 
     def _put_blocks(self, blocks: Sequence[Block], track: _Track, now: int) -> None:
         for block in blocks:

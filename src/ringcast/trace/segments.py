@@ -70,7 +70,7 @@ GROUP_ROWS_MAX = 1 << 20
 """No row group is larger, with one huge message in it: more is not written, and not read."""
 STORAGE_ERRORS = (OSError, pa.ArrowException, OverflowError)
 """What writing may raise: the disk refuses, or a value does not fit its column."""
-_NO_EVENTS: Mapping[str, str] = {}
+_NO_EVENTS: Mapping[str, Sequence[str]] = {}
 
 
 class SegmentWriter:
@@ -314,16 +314,19 @@ class Segment:
     def batches(
         self,
         columns: Sequence[str] = SCHEMA.names,
-        only_for: Mapping[str, str] = _NO_EVENTS,
+        only_for: Mapping[str, Sequence[str]] = _NO_EVENTS,
     ) -> Iterator[pa.RecordBatch]:
         """The rows in order, these columns of them, a row group at a time."""
         return (self.group(number, columns, only_for) for number in self.groups)
 
     def group(
-        self, number: int, columns: Sequence[str], only_for: Mapping[str, str] = _NO_EVENTS
+        self,
+        number: int,
+        columns: Sequence[str],
+        only_for: Mapping[str, Sequence[str]] = _NO_EVENTS,
     ) -> pa.RecordBatch:
         """These columns of a row group. What this version lacks has its default, and so may have a
-        column that is wanted for rows of one event `only_for`, where there are none: then "event"
+        column that is wanted for rows of some events `only_for`, where there are none: then "event"
         must be among them. What the footer tells is not read."""
         schema = pa.schema([ARCHIVE_SCHEMA.field(name) for name in columns])
         missing = (name for name in columns if name not in self._places)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from ringcast.trace.columns import is_among
-from ringcast.trace.held import ALL, Range
-from ringcast.trace.rows import DELIVER
+from ringcast.trace.held import ALL, KEPT, Range
 from ringcast.trace.sealed import Unreadable
 from ringcast.trace.segments import Segment
 
@@ -64,7 +63,7 @@ def _taken_since(
                 if segment.may_have(group, Range(at_ns, ALL.last), "wall_ns", "wall_ns"):
                     rows = segment.group(group, _COLUMNS)
                     is_late = pc.greater_equal(rows["wall_ns"], at_ns)
-                    late = rows.filter(pc.and_(is_late, is_among(rows["event"], (DELIVER,))))
+                    late = rows.filter(pc.and_(is_late, is_among(rows["event"], KEPT)))
                     columns = (late[name].to_pylist() for name in _COLUMNS[1:5])
                     for *origin, first in zip(*columns, strict=True):
                         sender, incarnation, stream = origin

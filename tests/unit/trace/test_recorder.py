@@ -328,3 +328,89 @@ def test_what_is_recorded_is_for_its_owner_alone_or_for_whom_it_is_said_to_be(
     deliver_apart(recorder, range(1, 5))
     assert recorder.close(CLOSE_S)
     assert modes_below(tmp_path / "new") == ({directories}, {mode or 0o600})
+
+
+# One order
+
+
+def total(sender: Member, first: int, count: int, position: int, **said: bool) -> Delivered:
+    run = Run(Stream.TOTAL, first, [b"."] * count)
+    return Delivered(sender, run, VIEW.id, 0, position, **said)
+
+
+def told(rows: list[Row], event: str) -> list[tuple[str, int, int, int, str]]:
+    return [
+        (row.peer, row.seqno, row.seqno2, row.low, row.detail) for row in rows if row.event == event
+    ]
+
+
+def test_total_messages_are_one_row_where_numbers_and_positions_go_on(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A)
+    recorder.start(SECOND)
+    recorder.accepted(1, 2, VIEW.id, SECOND)
+    recorder.accepted(3, 3, VIEW.id, SECOND)
+    for each in (
+        total(B, 1, 3, 11),
+        total(B, 4, 1, 14),
+        total(A, 1, 2, 15),
+        total(B, 5, 2, 17),
+        total(B, 7, 1, 20),  # A's third is not taken here: a gap
+        total(B, 8, 1, 21, carried=True),
+        total(B, 9, 1, 22, carried=True, seen=True),
+    ):
+        recorder.ordered(each, SECOND)
+    recorder.accepted(4, 4, VIEW.id, 2 * SECOND)
+    recorder.tick(3 * SECOND)
+    recorder.ordered(total(B, 10, 1, 23), 3 * SECOND)
+    recorder.stopped(3 * SECOND)
+    assert recorder.close(CLOSE_S)
+    rows, _ = read(tmp_path)
+    assert told(rows, "accept") == [("", 1, 4, -1, "")]
+    assert told(rows, "order") == [
+        ("b", 1, 4, 11, ""),
+        ("a", 1, 2, 15, ""),
+        ("b", 5, 6, 17, ""),
+        ("b", 7, 7, 20, ""),
+        ("b", 8, 8, 21, "carried"),
+        ("b", 9, 9, 22, "carried seen"),
+        ("b", 10, 10, 23, ""),
+    ]
+    assert {row.view for row in rows if row.event in ("accept", "order")} == {1}
+    order = [row.event for row in rows]
+    assert order.index("accept") < order.index("order")
+
+
+def test_views_stand_between_what_is_taken_before_and_after_them(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A)
+    recorder.start(SECOND)
+    recorder.accepted(1, 1, VIEW.id, SECOND)
+    recorder.ordered(total(B, 1, 1, 1), SECOND)
+    recorder.write("view", SECOND)
+    recorder.accepted(2, 2, VIEW.id, SECOND)
+    recorder.ordered(total(B, 2, 1, 2), SECOND)
+    recorder.stopped(SECOND)
+    assert recorder.close(CLOSE_S)
+    events = [row.event for row in read(tmp_path)[0]]
+    assert events == ["start", "accept", "order", "view", "accept", "order", "stop"]
+
+
+def test_an_archive_keeps_total_messages_and_none_that_it_has_already(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "run", A, payloads=True)
+    recorder.start(SECOND)
+    recorder.ordered(total(B, 1, 2, 1), SECOND)
+    recorder.ordered(total(B, 3, 1, 3), SECOND)
+    recorder.ordered(total(B, 2, 2, 7, seen=True), SECOND)
+    recorder.ordered(total(B, 4, 1, 9), SECOND)
+    assert recorder.stats()["messages_kept"] == 0
+    recorder.stopped(SECOND)
+    assert recorder.stats()["messages_kept"] == 4
+    assert recorder.close(CLOSE_S)
+    (path,) = segment_paths(tmp_path)
+    with Segment(path) as segment:
+        assert list(segment.holdings) == [(("b", 12, 2), (1, 4))]
+        payloads = [
+            each
+            for batch in segment.batches(["payloads"])
+            for each in batch["payloads"].to_pylist()
+        ]
+    assert [len(each or ()) for each in payloads] == [0, 3, 0, 1, 0]

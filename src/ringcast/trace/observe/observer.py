@@ -28,7 +28,7 @@ from ringcast.model import Stream
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.frames import columns_of
 from ringcast.trace.observe.messages import deliveries_to_group, origin_of, range_of
-from ringcast.trace.observe.order import is_total, order_of, shown_of
+from ringcast.trace.observe.order import is_total, shown_of
 from ringcast.trace.observe.pairs import Pairs
 from ringcast.trace.observe.ranges import Ranges
 from ringcast.trace.observe.windows import Windows
@@ -119,8 +119,7 @@ class TraceObserver:
         if stream is Stream.TOTAL and view is not None:
             if accepted:
                 last = self._node.multicast.highest_sent(stream)
-                numbers = {"seqno": last - accepted + 1, "seqno2": last, "stream": int(stream)}
-                self.recorder.write(trace.ACCEPT, now, **numbers, **naming_id(view.id))
+                self.recorder.accepted(last - accepted + 1, last, view.id, now)
         elif self._pairs is not None:
             refused = payloads[accepted] if accepted < len(payloads) else None
             self._pairs.offered(to, stream, refused)
@@ -182,7 +181,7 @@ class TraceObserver:
 
     def _note(self, event: Event, now: int) -> None:
         if is_total(event):
-            self.recorder.write(trace.ORDER, now, **order_of(event))
+            self.recorder.ordered(event, now)
         elif isinstance(event, Delivered | FragmentsDelivered):
             if not event.epoch:
                 self._deliver(event, now)

@@ -18,13 +18,17 @@ def is_total(event: Event) -> TypeGuard[Delivered]:
     return isinstance(event, Delivered) and event.run.stream is Stream.TOTAL
 
 
+def said_of(event: Delivered) -> str:
+    """What an `order` row says of messages in its `detail`."""
+    return ("carried" * event.carried + " seen" * event.seen).strip()
+
+
 def order_of(event: Delivered) -> dict[str, Any]:
     """The columns of an `order` row: the numbers, and the position of the first."""
     run = event.run
-    said = "carried" * event.carried + " seen" * event.seen
     place = {"seqno": run.first, "seqno2": run.last, "low": event.position}
     named = naming(Origin(event.sender, Stream.TOTAL))
-    return {**named, **place, "detail": said.strip(), **naming_id(event.view_id)}
+    return {**named, **place, "detail": said_of(event), **naming_id(event.view_id)}
 
 
 def shown_of(event: ViewInstalled) -> dict[str, Any]:
