@@ -124,7 +124,7 @@ class Group:
         self._readable = Gate()
         self._writable: dict[Member | None, Gate] = {}  # by destination; None: the group
         self._settled = Gate()
-        self._published = Published()
+        self._published = Published(lambda: self._has_state_to_take)
         self._requests = Requests(self._published.asked)
         on_request, on_reply = self._requests.on_request, self._requests.on_reply
         owner = Owner(self._on_event, on_request, on_reply, self._on_input)
@@ -505,15 +505,14 @@ class Group:
         match event:
             case Delivered():
                 is_wanted = self._is_receiving_own or event.epoch or event.sender != self.me
-                is_headed = type(event.run.payloads[0]) is Headed
-                if is_headed and event.run.stream is Stream.UNIFORM:
-                    self._published.delivered(event.run.payloads[-1])
                 is_cut_off = self._is_leaving and self._has_state_to_take  # worthless without it
-                if self._is_receiving and is_wanted and not is_cut_off:
-                    if is_headed:
-                        self._read_queue.add_headed(event)
-                    else:
-                        self._read_queue.items.append(event)
+                may_read = self._is_receiving and is_wanted and not is_cut_off
+                if type(event.run.payloads[0]) is Headed:
+                    rest = self._published.take(event)
+                    if may_read and rest is not None:
+                        self._read_queue.add_headed(rest)
+                elif may_read:
+                    self._read_queue.items.append(event)
             case RequestReceived():
                 self._requests.on_request(event)
             case ReplyReceived():
@@ -548,6 +547,7 @@ class Group:
             self._on_view(node.view)
         if state is not None:
             state.on_input()
+            self._published.settle()
         if state is not None and state.is_due:
             pass  # there are no messages before the state
         elif not self._is_receiving:
