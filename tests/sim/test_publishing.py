@@ -237,6 +237,8 @@ async def die_while_one_sleeps(
     first.crash()
     await asyncio.sleep(stall_s)
     sleeper.resume()
+    if reader.is_state:
+        await asyncio.sleep(5)  # they are together again, and have the state of one of them
     publish(await c.join("p2", receive=False, **hooks), staging)
     await until_done(staging, 0)
     await asyncio.sleep(5)

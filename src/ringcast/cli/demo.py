@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.aio.sources import check_system
-from ringcast.cli.words import print_table
+from ringcast.cli.words import conf_option, print_table
 from ringcast.private import make_private
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from concurrent.futures import Future
 
     from pyspark.sql import SparkSession
@@ -50,8 +51,17 @@ QUICK_GO_ON_S = 0.5
     help="Keep traces, messages and the report in this directory.",
 )
 @click.option("--quick", is_flag=True, help="Without Spark, in a few seconds.")
+@conf_option
 @click.pass_context
-def demo(context: click.Context, loss: float, seed: int, keep: Path | None, *, quick: bool) -> None:
+def demo(
+    context: click.Context,
+    loss: float,
+    seed: int,
+    keep: Path | None,
+    *,
+    quick: bool,
+    conf: dict[str, str],
+) -> None:
     """Four processes exchange orders, two are killed, Spark adds up and audits what happened.
 
     Exits with 1 if Spark and the members do not agree, or the verdicts are not as they should be.
@@ -67,6 +77,8 @@ def demo(context: click.Context, loss: float, seed: int, keep: Path | None, *, q
     if quick:
         if keep is not None:
             raise click.BadParameter("--quick records nothing: leave it out", param_hint="--keep")
+        if conf:
+            raise click.BadParameter("--quick starts no Spark: leave it out", param_hint="--conf")
         _show_quickly(loss, seed)
         return
     if keep is not None and keep.exists() and any(keep.iterdir()):
@@ -74,7 +86,7 @@ def demo(context: click.Context, loss: float, seed: int, keep: Path | None, *, q
     with ExitStack() as stack:
         base = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ringcast-")))
         make_private(base)
-        report = _show(base, loss, seed)
+        report = _show(base, loss, seed, conf)
         # Unless all is kept, the page alone outlives the demo.
         if keep is None:
             report = report.rename(Path(tempfile.mkdtemp(prefix="ringcast-demo-")) / report.name)
@@ -136,7 +148,7 @@ def _show_quickly(loss: float, seed: int) -> None:
         _agree(market.traders, market.totals())
 
 
-def _show(base: Path, loss: float, seed: int) -> Path:
+def _show(base: Path, loss: float, seed: int, conf: Mapping[str, str]) -> Path:
     """The whole story; the page on it."""
     import ringcast.spark.stream  # noqa: F401 (what it needs is told before anything is begun)
     from ringcast.spark.session import session
@@ -144,7 +156,7 @@ def _show(base: Path, loss: float, seed: int) -> Path:
     trace = base / "trace"
     with ThreadPoolExecutor(1) as pool:
         # Spark takes seconds to start: it does so while orders are exchanged.
-        starting = pool.submit(session, "ringcast demo")
+        starting = pool.submit(session, "ringcast demo", conf=conf)
         revenue, totals = _trade(base, trace, loss, seed, starting)
     with starting.result() as spark:
         _compare(revenue, totals)
