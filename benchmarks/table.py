@@ -18,6 +18,7 @@ from benchmarks.command import benchmark, option, several, without, word
 from benchmarks.peers.compare import PEERS
 from benchmarks.peers.compare import SHAPES as PEER_SHAPES
 from benchmarks.workload import RATIOS, TRANSPORTS, Size
+from ringcast.cli.words import CONF
 from ringcast.config_file import PRESETS
 from ringcast.sim.options import PROTOCOLS
 
@@ -71,6 +72,7 @@ def _duckdb(rows: Rows) -> str:
     return f"DuckDB {duckdb().__version__} in this run"
 
 
+_SPARK = (option("--master", "Where Spark runs.", "local[*]"), click.Option(["--conf"], **CONF))
 _SECONDS = option("--seconds", "Length of a round, about.", 1.0)
 _PACE = (
     several(
@@ -393,8 +395,22 @@ BENCHMARKS = {
         option("--messages", "How many are archived.", 4_000_000),
         option("--size", "Bytes in each.", 100),
         option("--step", "Messages to a micro-batch.", 20_000),
-        option("--master", "Where Spark runs.", "local[*]"),
+        *_SPARK,
         aims=aims.source_aims,
+        compared_with=lambda rows: None,
+    ),
+    "sink": benchmark(
+        "sink",
+        """Rows that Spark stages for a group, beside the same rows as Parquet; and their publisher.
+
+        The best of 3 rounds counts, after 2 to warm up. `cpu_us_per_row` is the CPU time of all of
+        Spark's processes. `ratio` is that of the rates, the sink's to Parquet's. Then one member
+        reads what `ringcast publish` sends it: `published_per_s`.
+
+        Example: ringcast bench sink --messages 200000 --json""",
+        option("--messages", "How many rows.", 1_000_000),
+        option("--size", "Bytes in each.", 100),
+        *_SPARK,
         compared_with=lambda rows: None,
     ),
     "fleet": benchmark(

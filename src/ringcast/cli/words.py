@@ -11,7 +11,7 @@ import textwrap
 import unicodedata
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -238,13 +238,13 @@ def _pairs(_: click.Context, param: click.Parameter, values: Sequence[str]) -> d
     return found
 
 
-conf_option = click.option(
-    "--conf",
-    multiple=True,
-    callback=_pairs,
-    metavar="spark.NAME=VALUE",
-    help="What Spark is to be configured with; may be repeated.",
-)
+CONF: dict[str, Any] = {
+    "multiple": True,
+    "callback": _pairs,
+    "metavar": "spark.NAME=VALUE",
+    "help": "What Spark is to be configured with; may be repeated.",
+}
+conf_option = click.option("--conf", **CONF)
 """In all commands that start Spark."""
 json_file_option = click.option(
     *("--json", "json_file"),
