@@ -78,13 +78,17 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ringcast", "demo", "--keep", str(keep)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.findall(r"^(\d)\. ", done.stdout, re.M) == list("123456789")
+    assert re.findall(r"^(\d+)\. ", done.stdout, re.M) == [str(n) for n in range(1, 11)]
     assert "Of m0, m1, m3 Spark has the same orders and revenue as the survivors." in done.stdout
-    clean, planted = done.stdout.split("8. ")
+    _, by_spark, by_member, _ = re.split(r"^(?=[678]\. )", done.stdout, flags=re.M)
+    windows = re.findall(r"\d\d:\d\d:\d\d +\d+ for +[\d,.]+$", by_spark, re.M)
+    assert windows
+    assert re.findall(r"\d\d:\d\d:\d\d +\d+ for +[\d,.]+$", by_member, re.M) == windows
+    clean, planted = done.stdout.split("9. ")
     (verdict,) = re.findall(r"^G2 N2 .* (ok|violated) ", clean, re.M)
     assert verdict == "ok"
     (verdict,) = re.findall(r"^G2 N2 .* (ok|violated) ", planted, re.M)
     assert verdict == "violated"
     assert re.search(r"^G2 N2: (m\d) delivers .* again\n    \1 row \d+: deliver", planted, re.M)
-    assert done.stdout.endswith(f"9. The run as a page, with charts:\n   {keep / 'report.html'}\n")
+    assert done.stdout.endswith(f"10. The run as a page, with charts:\n   {keep / 'report.html'}\n")
     assert "orders" in (keep / "report.html").read_text()

@@ -157,16 +157,13 @@ def _show(base: Path, loss: float, seed: int, conf: Mapping[str, str]) -> Path:
     with ThreadPoolExecutor(1) as pool:
         # Spark takes seconds to start: it does so while orders are exchanged.
         starting = pool.submit(session, "ringcast demo", conf=conf)
-        revenue, totals = _trade(base, trace, loss, seed, starting)
+        _trade(base, trace, loss, seed, starting)
     with starting.result() as spark:
-        _compare(revenue, totals)
         return _audit(spark, base, trace)
 
 
-def _trade(
-    base: Path, trace: Path, loss: float, seed: int, starting: Future[SparkSession]
-) -> tuple[Revenue, Totals]:
-    """Orders until Spark reads them. The stream, and what all survivors agree on."""
+def _trade(base: Path, trace: Path, loss: float, seed: int, starting: Future[SparkSession]) -> None:
+    """Orders until Spark reads them; and what it makes of them, back to the group."""
     from ringcast.cli.demo_market import Market, Revenue
 
     lost = f"each loses {loss:.0%} of what arrives"
@@ -184,7 +181,9 @@ def _trade(
         market.close()
         totals = _agree(market.traders, market.totals())
         market.end_archive()
-    return revenue, totals
+        _compare(revenue, totals)
+        _step(7, "Spark's sums go back to the group, and a member that reads it prints them:")
+        market.hear_of(revenue, lambda *sums: click.echo(f"   {sums[0]}  {_sum(*sums[1:])}"))
 
 
 def _agree(traders: list[str], told: list[Totals]) -> Totals:
@@ -231,10 +230,10 @@ def _audit(spark: SparkSession, base: Path, trace: Path) -> Path:
     from ringcast.spark.audit import audit
     from ringcast.spark.page import write_page
 
-    _step(7, "Spark reads the traces of all members and judges what was promised.")
+    _step(8, "Spark reads the traces of all members and judges what was promised.")
     clean = audit(spark, trace)
     print_report(clean)
-    _step(8, "The same traces with one delivery written twice: the audit must find it.")
+    _step(9, "The same traces with one delivery written twice: the audit must find it.")
     planted = base / "planted"
     _plant_duplicate(trace, planted)
     broken = audit(spark, planted)
@@ -242,7 +241,7 @@ def _audit(spark: SparkSession, base: Path, trace: Path) -> Path:
     violated = [verdict.id for verdict in broken.verdicts if verdict.violations]
     if clean.exit_status != 0 or violated != REPEATED:
         raise click.ClickException("the verdicts are not as they should be: please report this")
-    _step(9, "The run as a page, with charts:")
+    _step(10, "The run as a page, with charts:")
     page = base / "report.html"
     write_page(spark, clean, page)
     return page
@@ -257,10 +256,12 @@ def _plant_duplicate(trace: Path, planted: Path) -> None:
     for path in segment_paths(planted):
         with Segment(path) as segment:
             segments[path] = segment.info, segment.rows()
-    # One that ended well, and is no archive: those have messages beside their rows.
-    owner = next(
-        info.recording for info, _ in segments.values() if info.is_last and not info.payloads
-    )
+    # One that ended well with many rows, and is no archive: those have messages beside their rows.
+    owner = max(
+        (len(own), info.recording.node, info.recording)
+        for info, own in segments.values()
+        if info.is_last and not info.payloads
+    )[2]
     rows = []
     for path, (info, own) in segments.items():
         if info.recording == owner:

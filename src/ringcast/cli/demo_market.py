@@ -1,8 +1,10 @@
 """The group of `ringcast demo`: four traders, and an archive that keeps what they send if their
-traces are kept, too. Spark reads that as a stream, and adds orders up."""
+traces are kept, too. Spark reads that as a stream, and adds orders up; the sums go back to
+the group, where a member prints them."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -11,10 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from ringcast import MembershipConfig, blocking
 from ringcast.errors import RingcastError
 from ringcast.sim.processes import Cluster, hear, tell
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
     from pathlib import Path
 
@@ -26,10 +30,12 @@ Totals: TypeAlias = "dict[tuple[str, str], tuple[int, int]]"
 
 GROUP = "orders"
 ARCHIVE = "archive"
+DESK = "desk"
+"""Who prints what Spark has found."""
 TRADERS = 4
 PLAIN_VICTIM, UNIFORM_VICTIM = 2, 3
 
-DEADLINE_S = 180.0
+DEADLINE_S = 300.0
 """Traders that take longer are stuck, and killed."""
 LOOK_S = 0.05
 
@@ -110,6 +116,32 @@ class Market:
         if self._archive.wait() != 0:
             raise RingcastError(f"the archive ended with status {self._archive.returncode}")
 
+    def hear_of(self, revenue: Revenue, tell: Callable[[str, int, int], None]) -> None:
+        """Spark's sums go through the sink and a publisher to all members; one of them tells when
+        each window began, its orders and cents."""
+        staged, trace = self._settings.with_name("staged"), self._trace
+        windows = revenue.publish(staged)
+        address = self._cluster.await_view()[0]["listen"]
+        settings = self._settings.with_name("publisher.toml")
+        settings.write_text(f'[group]\nrecord = "{trace}"\n{self._settings.read_text()}')
+        command = [sys.executable, "-m", "ringcast", "publish", str(staged), GROUP]
+        command += ["--config", str(settings), "--member", address]
+        patient = MembershipConfig(suspect_after_s=SUSPECT_AFTER_S)
+        with (
+            blocking.join(
+                GROUP, name=DESK, members=[address], membership=patient, record=trace
+            ) as desk,
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, process_group=0) as publisher,
+        ):
+            try:
+                for _, message in zip(range(windows), desk, strict=False):
+                    found = json.loads(message.payload)
+                    tell(found["since"], found["orders"], found["cents"])
+                publisher.terminate()
+                publisher.wait(DEADLINE_S)
+            finally:
+                publisher.kill()
+
     @property
     def _everybody(self) -> list[str]:
         return self.traders if self._archive is None else [*self.traders, ARCHIVE]
@@ -187,6 +219,18 @@ class Revenue:
     def by_time(self) -> list[tuple[datetime, int, int]]:
         """When each window began, its orders and cents."""
         return [(since, orders, cents) for since, orders, cents in self._sums("since")]
+
+    def publish(self, staged: Path) -> int:
+        """Through the sink, the sums of each window as a message; how many there are."""
+        rows = self._spark.sql(f"""
+            SELECT CAST(to_json(struct(*)) AS BINARY) AS payload
+            FROM (SELECT date_format(since, 'HH:mm:ss') AS since,
+                         sum(orders) AS orders, sum(cents) AS cents
+                  FROM {TABLE} GROUP BY 1 ORDER BY 1)
+        """).coalesce(1)
+        writer = rows.write.format("ringcast").option("publisherId", TABLE).mode("append")
+        writer.save(str(staged))
+        return len(self.by_time())
 
     def _sums(self, keys: str) -> list[Row]:
         found = self._spark.sql(
