@@ -222,16 +222,16 @@ def test_files_are_short(path: str) -> None:
 
 
 CEILINGS = {
-    "aio": 8944,  # headers; gathered messages; publishers that bring everybody to one place
-    "benchmarks": 5455,  # calls of messages to one member and of bursts; shares of a network's rate
-    "cli": 4336,  # cells of a terminal; ringcast publish; --conf, --on-violation
+    "aio": 8945,  # headers; gathered messages; publishers that bring everybody to one place
+    "benchmarks": 5570,  # calls of messages and bursts; shares of a network's rate; the sink
+    "cli": 4381,  # cells of a terminal; ringcast publish; --conf, --on-violation
     "core": 700,  # who observes a member looks at its deadlines
     "explore": 3928,  # explorations tell how far they are
     "protocols": 11592,  # one order of total messages; a sleeper that takes a view to go on
     "replicated": 1833,  # dict, lock, counter, leader, and the space that they share
     "rules": 4787,  # pairs of real members are judged instant by instant; the one order
     "sim": 6004,  # what simulated applications send may have headers; total messages
-    "spark": 8609,  # 22 guarantees more of real members; what the source chooses; the sink
+    "spark": 8615,  # 22 guarantees more of real members; what the source chooses; the sink
     "trace": 6165,  # messages to one member, requests; archives on any file system; ways of rows
     "window": 1797,  # runs are cut where messages with headers begin
     "wire": 3437,  # headers; batches, marks

@@ -300,7 +300,7 @@ def test_who_comes_back_too_late_is_named(tmp_path: Path, caplog: pytest.LogCapt
     assert short(reader.got["m1"]) == short(expected)
     late = [text for text in caplog.messages if "batches up to 1 are kept no more" in text]
     assert len(late) == 1
-    assert late[0].startswith("m1 has had orders up to 0.")
+    assert late[0].startswith("m1 has come to batch 0 of orders, ")
 
 
 def test_a_directory_that_was_begun_anew_is_told(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ class Publisher:
                 self._staging.forget(self._keep_s)
             else:
                 self._view = None
+                await asyncio.sleep(POLL_S)  # the group may be too small for a while
 
     async def _publish(self, batch: Batch) -> bool:
         """Whether the group has it."""
@@ -230,9 +231,9 @@ class Publisher:
             if late:
                 notes[member] |= late
                 log.warning(
-                    "%s has had %s up to %s, and batches up to %d are kept no more: it misses what "
-                    "was published meanwhile",
-                    *(member, self.name, min(places[stream] for stream in late), gone.batch),
+                    "%s has come to batch %d of %s, and batches up to %d are kept no more: it "
+                    "misses what was published meanwhile",
+                    *(member, min(places[stream] for stream in late).batch, self.name, gone.batch),
                 )
         return {member: noted for member, noted in notes.items() if noted}
 

@@ -212,10 +212,6 @@ def _commit(options: SinkOptions, messages: Sequence[object], number: int | None
         time.sleep(LOOK_S)
 
 
-def _drop(options: SinkOptions, messages: Sequence[object]) -> None:
-    Staging(options.path).drop(each.file for each in messages if isinstance(each, Staged))
-
-
 def start_publisher(options: SinkOptions) -> None:
     """If none works there. It goes on when the query ends, and ends with SIGTERM."""
     try:
@@ -232,35 +228,35 @@ def start_publisher(options: SinkOptions) -> None:
         os.posix_spawn(command[0], command, os.environ, file_actions=files, setsid=True)
 
 
-class TableWriter(DataSourceArrowWriter):
-    """`df.write`: one batch, the next of its publisher."""
+class _Writer:
+    """What writers of tables and of streams share."""
+
+    kind: str
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        Staging(options.path).claim(options.publisher, "tables")
+        Staging(options.path).claim(options.publisher, self.kind)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return _stage(self._options, iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _commit(self._options, messages, None)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _drop(self._options, messages)
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: batches have the numbers that Spark gives them."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-        Staging(options.path).claim(options.publisher, "a stream")
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _stage(self._options, iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(
+        self, messages: list[WriterCommitMessage | None], batchId: int | None = None
+    ) -> None:
         _commit(self._options, messages, batchId)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _drop(self._options, messages)
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        staged = [each.file for each in messages if isinstance(each, Staged)]
+        Staging(self._options.path).drop(staged)
+
+
+class TableWriter(_Writer, DataSourceArrowWriter):
+    """`df.write`: one batch, the next of its publisher."""
+
+    kind = "tables"
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """`df.writeStream`: batches have the numbers that Spark gives them."""
+
+    kind = "a stream"
