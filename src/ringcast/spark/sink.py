@@ -146,9 +146,9 @@ def _stretches(publisher: str, batches: Iterator[pa.RecordBatch]) -> Iterator[St
             for name in ("to", "guarantee")
         ]
         at = 0
-        for (to, guarantee), rows in groupby(zip(*ways, strict=True)):
+        for way, rows in groupby(map(_sent, *ways)):
             end = at + sum(1 for _ in rows)
-            yield Stretch(messages[at:end], *_sent(to, guarantee))
+            yield Stretch(messages[at:end], *way)
             at = end
 
 
