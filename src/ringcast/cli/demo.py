@@ -183,7 +183,9 @@ def _trade(base: Path, trace: Path, loss: float, seed: int, starting: Future[Spa
         market.end_archive()
         _compare(revenue, totals)
         _step(7, "Spark's sums go back to the group, and a member that reads it prints them:")
-        market.hear_of(revenue, lambda *sums: click.echo(f"   {sums[0]}  {_sum(*sums[1:])}"))
+        market.hear_of(
+            revenue, lambda since, *sums: click.echo(f"   {since:%H:%M:%S}  {_sum(*sums)}")
+        )
 
 
 def _agree(traders: list[str], told: list[Totals]) -> Totals:

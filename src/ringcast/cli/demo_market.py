@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -19,7 +20,6 @@ from ringcast.sim.processes import Cluster, hear, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
     from pathlib import Path
 
     from pyspark.sql import Row, SparkSession
@@ -116,7 +116,7 @@ class Market:
         if self._archive.wait() != 0:
             raise RingcastError(f"the archive ended with status {self._archive.returncode}")
 
-    def hear_of(self, revenue: Revenue, tell: Callable[[str, int, int], None]) -> None:
+    def hear_of(self, revenue: Revenue, tell: Callable[[datetime, int, int], None]) -> None:
         """Spark's sums go through the sink and a publisher to all members; one of them tells when
         each window began, its orders and cents."""
         staged, trace = self._settings.with_name("staged"), self._trace
@@ -136,7 +136,8 @@ class Market:
             try:
                 for _, message in zip(range(windows), desk, strict=False):
                     found = json.loads(message.payload)
-                    tell(found["since"], found["orders"], found["cents"])
+                    since = datetime.fromtimestamp(found["since"], UTC).astimezone()
+                    tell(since, found["orders"], found["cents"])
                 publisher.terminate()
                 publisher.wait(DEADLINE_S)
             finally:
@@ -224,8 +225,7 @@ class Revenue:
         """Through the sink, the sums of each window as a message; how many there are."""
         rows = self._spark.sql(f"""
             SELECT CAST(to_json(struct(*)) AS BINARY) AS payload
-            FROM (SELECT date_format(since, 'HH:mm:ss') AS since,
-                         sum(orders) AS orders, sum(cents) AS cents
+            FROM (SELECT unix_seconds(since) AS since, sum(orders) AS orders, sum(cents) AS cents
                   FROM {TABLE} GROUP BY 1 ORDER BY 1)
         """).coalesce(1)
         writer = rows.write.format("ringcast").option("publisherId", TABLE).mode("append")
