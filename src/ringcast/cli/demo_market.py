@@ -164,7 +164,7 @@ class Market:
 
 WINDOW_S = 2
 TABLE = "revenue"
-FIRST_ORDERS_S = 60.0
+FIRST_ORDERS_S = 120.0
 
 REVENUE = f"""
     SELECT window.start AS since, sender, stream, count(*) AS orders, sum(cents) AS cents
