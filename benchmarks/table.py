@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from benchmarks import aims
-from benchmarks.command import benchmark, option, several, without, word
+from benchmarks.command import SizeType, benchmark, option, several, without, word
 from benchmarks.peers.compare import PEERS
 from benchmarks.peers.compare import SHAPES as PEER_SHAPES
 from benchmarks.workload import RATIOS, TRANSPORTS, Size
@@ -24,18 +24,6 @@ from ringcast.sim.options import PROTOCOLS
 
 if TYPE_CHECKING:
     from benchmarks.command import Rows
-
-
-class SizeType(click.ParamType[Any]):
-    """`1000`, or `100-mixed`: sizes from 0 to 200."""
-
-    name = "bytes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Size:
-        number, _, rest = str(value).partition("-")
-        if not (number.isascii() and number.isdigit()) or rest not in ("", "mixed"):
-            self.fail(f"{value!r} is not a size: write 1000, or 100-mixed", param, ctx)
-        return Size(int(number), rest == "mixed")
 
 
 def _cells(rows: Rows) -> Rows:
@@ -402,10 +390,7 @@ BENCHMARKS = {
     "sink": benchmark(
         "sink",
         """Rows that Spark stages for a group, beside the same rows as Parquet; and their publisher.
-
-        The best of 3 rounds counts, after 2 to warm up. `cpu_us_per_row` is the CPU time of all of
-        Spark's processes. `ratio` is that of the rates, the sink's to Parquet's. Then one member
-        reads what `ringcast publish` sends it: `published_per_s`.
+        The best of 3 rounds counts, after 2 to warm up.
 
         Example: ringcast bench sink --messages 200000 --json""",
         option("--messages", "How many rows.", 1_000_000),

@@ -57,12 +57,13 @@ def test_a_zip_is_enough_for_tasks(tmp_path: Path) -> None:
 
 
 def test_a_session_without_a_context_is_told_so(traces: Traces, tmp_path: Path) -> None:
-    traces.write(tmp_path)
+    recorded = tmp_path / "traces"
+    traces.write(recorded)
     spark: Any = Remote()
-    needs = pytest.raises(UsageError, match="needs a SparkContext, and Spark Connect has none")
-    with needs:
-        audit(spark, tmp_path)
-    with needs:
-        build(spark, tmp_path, Warehouse(tmp_path / "warehouse"))
-    with needs:
-        tasks_for(spark, Fleet(seeds=range(1), protocol="multicast"))
+    for work in (
+        lambda: audit(spark, recorded),
+        lambda: build(spark, recorded, Warehouse(tmp_path / "warehouse")),
+        lambda: tasks_for(spark, Fleet(seeds=range(1), protocol="multicast")),
+    ):
+        with pytest.raises(UsageError, match="needs a SparkContext, and Spark Connect has none"):
+            work()
