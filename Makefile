@@ -124,6 +124,7 @@ bench: $(READY) ## measure; prints aims, fails only if messages are lost
 	@$(BIN)/ringcast bench idle
 	@$(BIN)/ringcast bench state
 	@$(BIN)/ringcast bench source
+	@$(BIN)/ringcast bench sink
 	@$(BIN)/ringcast bench fleet
 	@$(BIN)/ringcast bench audit --rows 5000000 --rows 50000000
 

@@ -13,10 +13,22 @@ from typing import Any, NamedTuple, TypeAlias
 import click
 
 from benchmarks.aims import SOURCE
-from benchmarks.workload import Row
+from benchmarks.workload import Row, Size
 from ringcast.cli.words import is_told, json_file_option, note, print_table
 
 Rows: TypeAlias = Sequence[Row]
+
+
+class SizeType(click.ParamType[Any]):
+    """`1000`, or `100-mixed`: sizes from 0 to 200."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Size:
+        number, _, rest = str(value).partition("-")
+        if not (number.isascii() and number.isdigit()) or rest not in ("", "mixed"):
+            self.fail(f"{value!r} is not a size: write 1000, or 100-mixed", param, ctx)
+        return Size(int(number), rest == "mixed")
 
 
 def option(names: str, help: str, default: Any = None, **more: Any) -> click.Option:

@@ -68,7 +68,9 @@ SEGMENT_S = 0.2
 SEGMENTS = 20
 
 
-def bench_source(messages: int, size: int, step: int, master: str) -> list[Report]:
+def bench_source(
+    messages: int, size: int, step: int, master: str, conf: dict[str, str]
+) -> list[Report]:
     """`messages` of `size` bytes, and micro-batches of `step`."""
     if min(messages, size, step) < 1:
         raise UsageError("--messages, --size and --step are at least 1")
@@ -78,7 +80,7 @@ def bench_source(messages: int, size: int, step: int, master: str) -> list[Repor
         archive.mkdir()
         messages = _write(archive, messages, size)
         plain_s = min(_read_plainly(archive) for _ in range(ROUNDS))
-        with session("ringcast bench source", master, is_long=True) as spark:
+        with session("ringcast bench source", master, is_long=True, conf=conf) as spark:
             register(spark)
             spark.dataSource.register(ReadySource)
             read_mb = _read_bytes(Path(scratch, "varied"))
@@ -92,6 +94,7 @@ def bench_source(messages: int, size: int, step: int, master: str) -> list[Repor
         "rows_per_s": round(messages / seconds),
         "mb_per_s": round(messages * size / seconds / 1e6, 1),
         "cpu_s": round(min(usage.cpu_s for usage in whole), 2),
+        "cpu_us_per_row": round(min(usage.cpu_s for usage in whole) / messages * 1e6, 2),
         "ceiling_rows_per_s": round(messages / ready_s),
         "ceiling_ratio": round(ready_s / seconds, 2),
         "plain_rows_per_s": round(messages / plain_s),

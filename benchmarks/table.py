@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from benchmarks import aims
-from benchmarks.command import benchmark, option, several, without, word
+from benchmarks.command import SizeType, benchmark, option, several, without, word
 from benchmarks.peers.compare import PEERS, SHAPES
 from benchmarks.workload import RATIOS, TRANSPORTS, Size
+from ringcast.cli.words import CONF
 from ringcast.config_file import PRESETS
 from ringcast.sim.options import PROTOCOLS
 
@@ -24,18 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from benchmarks.command import Rows
-
-
-class SizeType(click.ParamType[Any]):
-    """`1000`, or `100-mixed`: sizes from 0 to 200."""
-
-    name = "bytes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Size:
-        number, _, rest = str(value).partition("-")
-        if not (number.isascii() and number.isdigit()) or rest not in ("", "mixed"):
-            self.fail(f"{value!r} is not a size: write 1000, or 100-mixed", param, ctx)
-        return Size(int(number), rest == "mixed")
 
 
 def _cells(rows: Rows) -> Rows:
@@ -67,6 +56,7 @@ def _duckdb(rows: Rows) -> str:
     return f"DuckDB {duckdb().__version__} in this run"
 
 
+_SPARK = (option("--master", "Where Spark runs.", "local[*]"), click.Option(["--conf"], **CONF))
 _SECONDS = option("--seconds", "Length of a round, about.", 1.0)
 _MEMBERS = option("--members", "Processes in the group.", 3)
 _SIZES = (100, 1000, 10_000)
@@ -359,8 +349,19 @@ BENCHMARKS = {
         option("--messages", "How many are archived.", 4_000_000),
         option("--size", "Bytes in each.", 100),
         option("--step", "Messages to a micro-batch.", 20_000),
-        option("--master", "Where Spark runs.", "local[*]"),
+        *_SPARK,
         aims=aims.source_aims,
+        compared_with=lambda rows: None,
+    ),
+    "sink": benchmark(
+        "sink",
+        """Rows that Spark stages for a group, beside the same rows as Parquet; and their publisher.
+        The best of 3 rounds counts, after 2 to warm up.
+
+        Example: ringcast bench sink --messages 200000 --json""",
+        option("--messages", "How many rows.", 1_000_000),
+        option("--size", "Bytes in each.", 100),
+        *_SPARK,
         compared_with=lambda rows: None,
     ),
     "fleet": benchmark(

@@ -6,6 +6,7 @@ examples with their source, a list of the decisions, and all commands as click k
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from html import escape
@@ -64,10 +65,14 @@ def _on_site(link: re.Match[str]) -> str:
 
 def _examples() -> str:
     folder = ROOT / "examples"
-    text = re.sub(r"\((\w+)\.py\)", r"(#\1py)", (folder / "README.md").read_text())
-    sources = sorted(folder.glob("*.py"))
+    text = re.sub(r"\((\w+)\.(py|ipynb)\)", r"(#\1\2)", (folder / "README.md").read_text())
+    sources = [(path.name, path.read_text()) for path in sorted(folder.glob("*.py"))]
+    for path in folder.glob("*.ipynb"):
+        cells = json.loads(path.read_text())["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        sources.append((path.name, "\n\n".join(code) + "\n"))
     return "\n".join(
-        [text, *(f"## {path.name}\n\n```python\n{path.read_text()}```\n" for path in sources)]
+        [text, *(f"## {name}\n\n```python\n{source}```\n" for name, source in sources)]
     )
 
 

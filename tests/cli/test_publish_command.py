@@ -18,7 +18,7 @@ from terminals import COMMAND, DEADLINE_S, Terminal, mistake
 
 from ringcast import MembershipConfig, MulticastConfig, blocking
 from ringcast.model import Headed
-from ringcast.trace.staging import Staging
+from ringcast.trace.staging import Staging, Stretch
 from ringcast.wire.headers import encode_headers
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def stage(staging: Staging, batches: int, rows: int) -> list[bytes]:
         for_batch = [b"%d.%d" % (batch, row) for row in range(rows)]
         block = encode_headers({"k": "v"})
         staged = [Headed(block + each) for each in for_batch]
-        assert staging.commit(batch, [staging.stage("p", staged)[0]])
+        assert staging.commit(batch, [staging.stage("p", [Stretch(staged)])[0]])
         found += for_batch
     return found
 
@@ -79,7 +79,7 @@ def check_kills(staging: Staging, *, rows: int, kills: int) -> None:
             got[name].append(message)
 
     def start() -> subprocess.Popen[bytes]:
-        command = (*COMMAND, "publish", "staged", "orders")
+        command = (*COMMAND, "publish", "staged", "orders", "--keep", "20s")
         return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
     few = MulticastConfig(capacity=16)
@@ -102,6 +102,9 @@ def check_kills(staging: Staging, *, rows: int, kills: int) -> None:
                 publisher.wait()
                 publisher = start()
             wait_until_done(staging, 2)
+            deadline = time.monotonic() + DEADLINE_S  # who was parted comes back, and gets it
+            while min(map(len, got.values())) < len(expected) and time.monotonic() < deadline:
+                time.sleep(0.05)
             publisher.send_signal(signal.SIGTERM)
             assert publisher.wait(DEADLINE_S) == 0
         finally:
@@ -112,6 +115,7 @@ def check_kills(staging: Staging, *, rows: int, kills: int) -> None:
     )
     for messages in got.values():
         assert {dict(message.headers)["k"] for message in messages} == {"v"}
+    staging.forget(0.0)
     assert list(staging.files.iterdir()) == []
 
 
@@ -132,12 +136,16 @@ def test_one_works_in_a_directory_and_tells_how_it_goes(staging: Staging) -> Non
     stage(staging, 1, 3)
     with (
         blocking.join("orders", name="a") as group,
-        Terminal("publish", "staged", "orders", "--name", "pub", "--json") as publisher,
+        Terminal(
+            "publish", "staged", "orders", "--name", "pub", "--json", "--keep", "0s"
+        ) as publisher,
     ):
         publisher.until('"publisher": "p"')
         assert "another process works here" in mistake("publish", "staged", "orders")
         assert [next(iter(group)).payload for _ in range(3)] == [b"0.0", b"0.1", b"0.2"]
         wait_until_done(staging, 0)
+        while staging.has_batches:
+            time.sleep(0.05)
         status, shown, errors = publisher.end(signal.SIGINT)
     assert (status, errors) == (130, "ringcast: interrupted\n")
     assert "pub" in json.loads(shown.splitlines()[0])["members"]

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from ringcast.cli import main
-from ringcast.cli.audit import Changes
+from ringcast.cli.audit import ENVIRONMENT, Alarm, Changes, follow_audit
 from ringcast.errors import UsageError
 from ringcast.spark import kept, states, summarize, summary
 from ringcast.spark.audit import audit
@@ -316,11 +316,44 @@ def test_the_command_prints_what_changes_a_line_each(
     assert f"b delivers a:12..{last}, out of order; 1 in all" in told[1]
 
 
+def test_a_command_runs_once_for_each_violation_that_is_new(
+    spark: SparkSession,
+    traces: Traces,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    said = tmp_path / "said"
+    monkeypatch.setenv("SAID", str(said))
+    words = "|".join(f"${{{name}}}" for name in ENVIRONMENT)
+    command = f'echo "{words}" >> "$SAID"; test "$RINGCAST_VIOLATION_ID" != VS3'
+
+    deliver_again(traces)
+    directory = tmp_path / "traces"
+    traces.write(directory)
+    how = {"state": None, "run_id": None, "every_s": None, "json_file": None}
+    assert follow_audit(spark, directory, command=command, **how) == 1
+    report = audit(spark, directory)
+    Alarm(command, directory / STATE).tell(report)  # the next call finds what this one has found
+    found = [line.split("|") for line in said.read_text().splitlines()]
+    assert found == [
+        [report.run_id, verdict.id, verdict.title, violation.text]
+        for verdict in report.verdicts
+        for violation in verdict.violations
+    ]
+    assert len(found) == 2
+    told = [line for line in capfd.readouterr().err.splitlines() if "--on-violation" in line]
+    assert told == ["--on-violation: the command ended with status 1 for VS3"]
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--once"], "--once and --state go with --follow"),
-        (["--state", "x"], "--once and --state go with --follow"),
+        (["--once"], "--once, --state and --on-violation go with --follow"),
+        (["--state", "x"], "--once, --state and --on-violation go with --follow"),
+        (["--on-violation", "x"], "--once, --state and --on-violation go with --follow"),
+        (["--conf", "spark.a"], "'spark.a': write spark.executor.memory=4g"),
+        (["--conf", "a=b"], "'a=b': write spark.executor.memory=4g"),
         (["--follow", "--every", "soon"], "'soon' is no length of time: write 5s"),
         (["--follow", "--every", "0s"], "'0s' is no length of time"),
     ],

@@ -25,6 +25,7 @@ from sink_driver import publish
 
 from ringcast import MembershipConfig, blocking
 from ringcast.errors import UsageError
+from ringcast.model import Stream
 from ringcast.spark import register
 from ringcast.spark.session import stop_group
 from ringcast.spark.sink import SinkOptions, start_publisher
@@ -56,7 +57,7 @@ def staged(staging: Staging) -> dict[int, list[list[bytes]]]:
     """What is in each batch that waits, by partition."""
     return {
         number: [
-            [message for _, message in staging.messages(name)]
+            list(chain.from_iterable(messages for _, messages, _, _ in staging.messages(name)))
             for name in json.loads(path.read_text())
         ]
         for number, path in staging._manifests()
@@ -95,14 +96,48 @@ def test_the_example_of_the_page_stages_its_rows(spark: SparkSession, tmp_path: 
     assert list(map(split_headers, partition)) == [(about, b'{"id":%d}' % n) for n in range(3)]
 
 
+def test_rows_say_how_they_are_sent_and_to_whom(spark: SparkSession, staging: Staging) -> None:
+    rows = spark.sql("""
+        SELECT CAST(concat(coalesce(to, '*'), ' ', coalesce(how, '')) AS BINARY) AS payload,
+               to, how AS guarantee, map('n', '1') AS headers
+        FROM VALUES (NULL, NULL), (NULL, 'uniform'), (NULL, 'plain'), ('a', NULL), ('a', 'plain'),
+                    ('b', 'fifo'), (NULL, 'total') AS v (to, how)
+    """).coalesce(1)
+    writer = rows.write.format("ringcast").option("publisherId", "p").mode("append")
+    writer.save(str(staging.path))
+    batch = staging.next_batch(0)
+    assert batch is not None
+    found = [
+        (first, [split_headers(message)[1] for message in messages], stream, to)
+        for first, messages, stream, to in staging.messages(*batch.files)
+    ]
+    assert found == [
+        (0, [b"* ", b"* uniform"], Stream.UNIFORM, ""),
+        (2, [b"* plain"], Stream.FIFO, ""),
+        (3, [b"a ", b"a plain"], Stream.FIFO, "a"),
+        (5, [b"b fifo"], Stream.FIFO, "b"),
+        (6, [b"* total"], Stream.TOTAL, ""),
+    ]
+
+
 MISTAKES = [
     ("payload BINARY", {}, "a publisher needs a name"),
     ("payload BINARY", {"publisherId": "p", "publiser": "x"}, "no option publiser"),
     ("payload BINARY", {"publisherId": "x" * 65}, "1 to 64 bytes of printable text"),
     ("payload BINARY", {"publisherId": "p", "stagedBytes": "0"}, "a number of bytes, not '0'"),
-    ("payload BINARY, to STRING", {"publisherId": "p"}, "not payload, to"),
-    ("headers MAP<STRING, STRING>", {"publisherId": "p"}, "columns are payload BINARY and"),
-    ("payload STRING", {"publisherId": "p"}, "payload is binary, not string"),
+    (
+        "payload BINARY, tu STRING",
+        {"publisherId": "p"},
+        "no column 'tu': columns are payload binary, ",
+    ),
+    ("to STRING", {"publisherId": "p"}, "the column payload is missing: columns are .*to string"),
+    ("payload STRING", {"publisherId": "p"}, r"payload is string: .* CAST\(payload AS BINARY\)"),
+    ("payload BINARY, to INT", {"publisherId": "p"}, "the column to is int: it has to be string"),
+    (
+        "payload BINARY, headers MAP<STRING, INT>",
+        {"publisherId": "p"},
+        r"headers is map<string,int>: it has to be map<string,string>",
+    ),
 ]
 
 
@@ -117,6 +152,9 @@ def test_mistakes_are_told(
 ROWS_THAT_FAIL = [
     ("CAST(NULL AS BINARY) AS payload", "NULL cannot be sent"),
     ("payload, map('k', repeat('x', 990)) AS headers", "1024 at most"),
+    ("payload, 'all' AS guarantee", "guarantee is plain, uniform or total, .* not 'all'"),
+    ("payload, '' AS to", "the name of a member, or NULL for all; not ''"),
+    ("payload, 'a' AS to, 'total' AS guarantee", "a row to 'a' alone cannot be total"),
 ]
 
 
@@ -242,7 +280,7 @@ def check_kills(
         assert publish(spark, *arguments).awaitTermination(DEADLINE_S)
         story.check()
         deadline = time.monotonic() + DEADLINE_S
-        while list(story.staging.path.glob("batch-*")):
+        while story.staging.progress().through < batches - 1:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         publisher.terminate()

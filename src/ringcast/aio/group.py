@@ -74,7 +74,7 @@ class Group:
         hooks: tuple[GiveState, TakeState] | None,
     ) -> None:
         self._place = place
-        self._published = Published()
+        self._published = Published(lambda: self._reading.has_state_to_take)
         self._requests = Requests(self._published.asked)
         self._reading = Reading(self._published, self._on_event, self._on_view, given)
         on_request, on_reply = self._requests.on_request, self._requests.on_reply

@@ -1,37 +1,48 @@
-"""Publisher: sends staged batches to a group, each message once at every member.
+"""Publisher: sends staged batches to a group, each message once at every member it is for.
 
-The messages are uniform, in the order of their batches, partitions and rows, and each bears its
-place (published.py). From one place on, in one view, it sends without asking anybody: whatever it
-has sent there, all who go on with it deliver. Where it cannot know what they have, it stops and
-asks.
+Messages are sent in the order of their batches, partitions and rows, each on the stream of its
+guarantee, or to its one receiver; each bears its place (published.py). From one place on, in one
+view, it sends without asking anybody. Where it cannot know what members have, it stops and asks.
 
 On start, and when the view is no longer the one that it asked in: wait until those that have
     published here before are gone from the view, and until enough others are in it. Wait until the
     others have delivered what was sent (flush). Ask them how far they have come by this view, and
-    go on behind the highest place: members that came along from the view before have the same.
-On a batch: send what is behind that place. When all who were to have the last message have
-    delivered it, the batch is done. If one of them departed first, ask.
-    The rest of a message that does not fit a datagram may get its seqnos in another view: that is
-    what the flush waits for.
+    go on behind the lowest place of each stream: who has more passes over what it has had. Members
+    that came along from the view before have the same of uniform and total messages; of plain ones,
+    or if they were parted, they may not. Who has no place comes only now: it is told the highest.
+On a batch: send what is behind those places. When all who were to have the last messages have
+    delivered them, tell them that the batch is over, and it is done. If one of them departed first,
+    ask. The rest of a message that does not fit a datagram may get its seqnos in another view: that
+    is what the flush waits for.
+On a batch that is done: keep it for a while. Who was parted, and comes back, may lack it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from ringcast.aio.published import NOWHERE, PUBLISHER_BYTES_MAX, Place, header_of, parse
-from ringcast.errors import NotDelivered, RequestFailed, TooFewMembers, UsageError
-from ringcast.model import Headed, Stream
+from ringcast.aio.published import (
+    GROUP_STREAMS,
+    PUBLISHER_BYTES_MAX,
+    TO_ONE,
+    Place,
+    dump,
+    end_of,
+    header_of,
+    parse,
+)
+from ringcast.errors import NotDelivered, RequestFailed, TooFewMembers, Undeliverable, UsageError
+from ringcast.model import Headed
+from ringcast.texts import counted
 from ringcast.wire.headers import CHANNEL, encode_headers, split_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping, Sequence
 
     from ringcast.aio.group import Group
-    from ringcast.model import Member, View
+    from ringcast.model import Member, Stream, View
     from ringcast.trace.staging import Batch, Staging
 
 POLL_S: Final = 0.1
@@ -40,11 +51,8 @@ POLL_S: Final = 0.1
 ASK_S: Final = 5.0
 """How long a member has to answer before it is asked once more: it may have to be read first."""
 
-CHUNK: Final = 1024
-"""Messages offered to the window at once."""
-
-END: Final = 2**63
-"""Behind all that is in a batch."""
+KEEP_S: Final = 60.0
+"""How long a batch is kept that is done: parts of a group come together again within seconds."""
 
 log = logging.getLogger("ringcast")
 
@@ -56,18 +64,24 @@ class _Moved(Exception):
 class Publisher:
     """Of one staging directory, for as long as its group goes on."""
 
-    def __init__(self, staging: Staging, group: Group, least: int = 2) -> None:
+    def __init__(
+        self, staging: Staging, group: Group, least: int = 2, *, keep_s: float = KEEP_S
+    ) -> None:
         """`least`: members of a view in which it sends, itself among them."""
         self.name = check_publisher(staging.publisher)
         self.sent = 0
         """Messages, those that were sent once more among them."""
+        self.unsent = 0
+        """Messages for one member that was not there."""
         self.batches = 0
         self._staging = staging
         self._group = group
         self._least = least
+        self._keep_s = keep_s
         self._node = group._driver.node
-        self._at = NOWHERE
         self._view: View | None = None  # in which it has asked
+        self._behind: dict[str | Member, Place] = {}  # by stream, or by receiver
+        self._next = 0  # the batch to go on with
 
     async def run(self) -> None:
         """Until this member is out: GroupClosed."""
@@ -82,61 +96,92 @@ class Publisher:
         self._staging.note(progress)
         self._staging.sweep()
         while True:
-            batch = self._staging.next_batch()
+            self._group._presence.check_open()
+            if self._staging.has_batches and self._node.view is not self._view:
+                await self._ask()
+            batch = self._staging.next_batch(self._next)
             if batch is None:
-                self._group._presence.check_open()
+                self._staging.forget(self._keep_s)
                 await asyncio.sleep(POLL_S)
-                continue
-            while not await self._publish(batch):
-                pass
-            self._staging.finish(batch)
-            self.batches += 1
+            elif await self._publish(batch):
+                self._next = batch.number + 1
+                self.batches += self._staging.finish(batch)
+                self._staging.forget(self._keep_s)
+            else:
+                self._view = None
+                await asyncio.sleep(POLL_S)  # the group may be too small for a while
 
     async def _publish(self, batch: Batch) -> bool:
         """Whether the group has it."""
-        if self._node.view is not self._view:
-            await self._ask()
-        end = Place(batch.number, END, 0)
         try:
-            await self._send(batch)
+            for stream, to in await self._send(batch):
+                self._check()
+                number = self._group._driver.ask_receipt(stream, to)
+                await self._group._sending.receipts.of(number).delivered()
             self._check()
-            number = self._group._driver.ask_receipt(Stream.UNIFORM, None)
-            await self._group._sending.receipts.of(number).delivered()
-        except (_Moved, NotDelivered, TooFewMembers) as why:
+        except (_Moved, NotDelivered, TooFewMembers, Undeliverable) as why:
             log.info("%s asks how far its group has come: %s", self.name, why)
-            self._view = None
             return False
-        self._at = max(self._at, end)
-        return True
+        view = self._view
+        assert view is not None
+        over = dict.fromkeys((TO_ONE, *GROUP_STREAMS), end_of(batch.number))
+        return await self._ask_all(view, dict.fromkeys(self._others(view), over)) is not None
 
-    async def _send(self, batch: Batch) -> None:
-        messages = self._messages(batch)
-        while chunk := list(islice(messages, CHUNK)):
-            await self._offer(chunk)
-
-    def _messages(self, batch: Batch) -> Iterator[bytes]:
-        """What is behind the place where the group is."""
+    async def _send(self, batch: Batch) -> list[tuple[Stream, Member | None]]:
+        """What is behind the places where the group is; and where it has gone."""
+        used: dict[tuple[Stream, Member | None], None] = {}
+        missed: dict[str, int] = {}
         for partition, name in enumerate(batch.files):
-            for number, staged in self._staging.messages(name):
-                place = Place(batch.number, partition, number)
-                if place > self._at:
-                    yield bearing(header_of(self.name, place), staged)
+            for first, messages, stream, receiver in self._staging.messages(name):
+                self._check()
+                to = self._receiver(receiver)
+                if receiver and to is None:
+                    missed[receiver] = missed.get(receiver, 0) + len(messages)
+                    continue
+                known = self._behind[stream.name.lower() if to is None else to]
+                had = 0
+                if known > (batch.number, partition, first - 1):
+                    is_here = known[:2] == (batch.number, partition)
+                    had = known.number + 1 - first if is_here else len(messages)
+                rest = [
+                    bearing(header_of(self.name, Place(batch.number, partition, number)), staged)
+                    for number, staged in enumerate(messages[had:], first + had)
+                ]
+                if rest:
+                    used[stream, to] = None
+                    await self._offer(rest, stream, to)
+        for name, count in missed.items():
+            what = counted(count, "message")
+            log.warning(
+                "%s: %s of batch %d not sent: the group has not one member that is named %r",
+                *(self.name, what, batch.number, name),
+            )
+        self.unsent += sum(missed.values())
+        return list(used)
 
-    async def _offer(self, messages: list[bytes]) -> None:
+    async def _offer(self, messages: Sequence[bytes], stream: Stream, to: Member | None) -> None:
         """In the view in which it has asked, or not at all."""
         while messages:
             self._check()
             # Nothing is awaited in between: these get their seqnos in this view.
-            accepted = self._group._driver.send(messages, Stream.UNIFORM, None)
+            accepted = self._group._driver.send(messages, stream, to)
             self.sent += accepted
             messages = messages[accepted:]
             if messages:
-                await self._group._sending.until_writable(None)
+                await self._group._sending.until_writable(to)
 
     def _check(self) -> None:
-        """Where it has asked it may send, and what it has sent there all get that stay."""
+        """Where it has asked it may send, and who stays gets what it has sent there."""
         if self._node.view is not self._view or not self._group._presence.is_in:
             raise _Moved(f"{self._group.view}")
+
+    def _receiver(self, name: str) -> Member | None:
+        assert self._view is not None
+        found = [member for member in self._others(self._view) if member.name == name]
+        return found[0] if name and len(found) == 1 else None
+
+    def _others(self, view: View) -> list[Member]:
+        return [member for member in view if member != self._group.me]
 
     async def _ask(self) -> None:
         """How far the others have come, by a view that is still there when all have said so."""
@@ -146,22 +191,70 @@ class Publisher:
             view = self._node.view
             assert view is not None
             await group.flush()
-            others = [member for member in view if member != group.me]
-            said = await asyncio.gather(*(self._ask_one(member, view) for member in others))
-            if None not in said and self._node.view is view:
+            said = await self._ask_all(view, {member: {} for member in self._others(view)})
+            if said is not None and await self._ask_all(view, self._conclude(said)) is not None:
                 break
-        through = Place(self._staging.progress().through, END, 0)
-        self._at = max([through, *(place for place in said if place is not None)])
         self._view = view
-        log.info("%s goes on behind %s in %s", self.name, self._at, view)
+        self._next = min(place.next_batch for place in self._behind.values())
+        log.info("%s goes on with batch %d in %s", self.name, self._next, view)
 
-    async def _ask_one(self, member: Member, view: View) -> Place | None:
-        """None: it is to be asked once more, if it is still there."""
+    def _conclude(
+        self, said: Mapping[Member, Mapping[str, Place]]
+    ) -> dict[Member, dict[str, Place]]:
+        """Where to go on; and what places members are to have. UsageError: they have more than is
+        here."""
+        staging = self._staging
+        through, gone = end_of(staging.progress().through), end_of(staging.gone)
+        highest = max(
+            (place for places in said.values() for place in places.values()), default=gone
+        )
+        if highest.batch > staging.last:
+            raise UsageError(
+                f"members of the group have had batch {highest.batch} of publisher {self.name!r}, "
+                f"and {staging.path} ends with batch {staging.last}: was it begun anew? It needs "
+                "another publisherId then"
+            )
+        self._behind.clear()
+        notes: dict[Member, dict[str, Place]] = {member: {} for member in said}
+        for stream in GROUP_STREAMS:
+            known = [places[stream] for places in said.values() if stream in places]
+            self._behind[stream] = max(gone, min(known, default=through))
+            for member, places in said.items():
+                if stream not in places:
+                    notes[member][stream] = max(known, default=through)
+        for member, places in said.items():
+            self._behind[member] = max(gone, places.get(TO_ONE, through))
+            if TO_ONE not in places:
+                notes[member][TO_ONE] = through
+            late = {stream: gone for stream, place in places.items() if place < gone}
+            if late:
+                notes[member] |= late
+                log.warning(
+                    "%s has come to batch %d of %s, and batches up to %d are kept no more: it "
+                    "misses what was published meanwhile",
+                    *(member, min(places[stream] for stream in late).batch, self.name, gone.batch),
+                )
+        return {member: noted for member, noted in notes.items() if noted}
+
+    async def _ask_all(
+        self, view: View, notes: Mapping[Member, Mapping[str, Place]]
+    ) -> dict[Member, dict[str, Place]] | None:
+        """What these members say, who take these places; None if one says nothing, or the view is
+        another one now: ask once more."""
+        answers = await asyncio.gather(
+            *(self._ask_one(member, view, noted) for member, noted in notes.items())
+        )
+        said = {who: each for who, each in zip(notes, answers, strict=True) if each is not None}
+        return said if len(said) == len(notes) and self._node.view is view else None
+
+    async def _ask_one(
+        self, member: Member, view: View, noted: Mapping[str, Place]
+    ) -> dict[str, Place] | None:
         requests, loop = self._group._requests, asyncio.get_running_loop()
         try:
             requests.check(member)
             by = loop.time() + ASK_S
-            asked = b"%d" % view.counter
+            asked = b"%d\n" % view.counter + dump({self.name: noted})
             answer = await requests.ask(member, asked, by, is_inquiry=True)
         except TimeoutError:
             log.warning("%s has not read up to %s: %s waits for it", member, view, self.name)
@@ -169,7 +262,7 @@ class Publisher:
         except RequestFailed:
             await asyncio.sleep(POLL_S)  # it is gone: there will be another view
             return None
-        return parse(answer).get(self.name, NOWHERE)
+        return parse(answer).get(self.name, {})
 
 
 def check_publisher(name: str) -> str:

@@ -20,7 +20,7 @@ from ringcast.aio.read_queue import ReadQueue
 from ringcast.aio.state import StateExchange
 from ringcast.errors import UsageError
 from ringcast.events import Delivered
-from ringcast.model import Headed, Stream
+from ringcast.model import Headed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -155,15 +155,14 @@ class Reading:
             self._pass_on(event)
             return
         is_wanted = self._is_receiving_own or event.epoch or event.sender != self._me
-        is_headed = type(event.run.payloads[0]) is Headed
-        if is_headed and event.run.stream is Stream.UNIFORM:
-            self._published.delivered(event.run.payloads[-1])
         is_cut_off = self._presence.is_leaving and self.has_state_to_take  # worthless without it
-        if self._is_receiving and is_wanted and not is_cut_off:
-            if is_headed:
-                self.queue.add_headed(event)
-            else:
-                self.queue.items.append(event)
+        may_read = self._is_receiving and is_wanted and not is_cut_off
+        if type(event.run.payloads[0]) is Headed:
+            rest = self._published.take(event)
+            if may_read and rest is not None:
+                self.queue.add_headed(rest)
+        elif may_read:
+            self.queue.items.append(event)
 
     def on_input(self) -> None:
         """Something arrived, or a deadline came."""
@@ -173,6 +172,7 @@ class Reading:
             self._on_view(node.view)
         if state is not None:
             state.on_input()
+            self._published.settle()
         if state is not None and state.is_due:
             pass  # there are no messages before the state
         elif not self._is_receiving:

@@ -23,6 +23,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
+from ringcast.aio.published import dump
 from ringcast.errors import StateInterrupted
 from ringcast.events import (
     StateAbandoned,
@@ -167,7 +168,7 @@ class StateExchange:
         self._markers = {
             number: marker for number, marker in self._markers.items() if not marker.is_done
         }
-        places = self._published.dump()  # a reader may be behind
+        places = dump(self._published.places)  # a reader may be behind
         marker = SnapshotMarker(self._driver, wanted, places, self._give)
         self._markers[wanted.transfer] = marker
         if self._read_queue is None:

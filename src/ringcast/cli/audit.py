@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from ringcast.cli.words import (
     Duration,
     SparkMaster,
     are_lines_told,
+    conf_option,
     is_told,
     json_file_option,
     print_table,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 _COLOURS = {"ok": "green", "violated": "red"}
 """What is neither is yellow."""
 NOTHING_TO_JUDGE = 3
+ENVIRONMENT = ("RINGCAST_RUN", *(f"RINGCAST_VIOLATION_{name}" for name in ("ID", "TITLE", "TEXT")))
+"""Of commands that --on-violation runs."""
 
 
 @click.command(short_help="Judge the guarantees on what members have recorded.")
@@ -45,6 +49,7 @@ NOTHING_TO_JUDGE = 3
 @click.option(
     "--master", type=SparkMaster(), default="local[*]", show_default=True, help="Where Spark runs."
 )
+@conf_option
 @click.option("--run", "run_id", help="Which run, where the directory has more than one.")
 @click.option("--all", "is_all", is_flag=True, help="Every run in the directory: a line for each.")
 @json_file_option
@@ -62,9 +67,16 @@ NOTHING_TO_JUDGE = 3
     type=click.Path(path_type=Path, file_okay=False),
     help="With --follow: what was read is kept here.  [default: DIRECTORY/.audit]",
 )
+@click.option(
+    "--on-violation",
+    "command",
+    metavar="CMD",
+    help="With --follow: have the shell run this for each violation that is new.",
+)
 def audit(
     directory: Path,
     master: str,
+    conf: dict[str, str],
     run_id: str | None,
     is_all: bool,
     json_file: Path | None,
@@ -73,6 +85,7 @@ def audit(
     once: bool,
     every: float,
     state: Path | None,
+    command: str | None,
 ) -> None:
     """Judge the guarantees from the segments that members, or a simulation, recorded.
 
@@ -81,6 +94,8 @@ def audit(
 
     With --follow each segment is read once, also by later calls; what changes is printed, a line
     each, and to the JSON file an object for each batch. Ends with the status of the last verdicts.
+    --on-violation runs its command once for each violation, also across calls, with
+    RINGCAST_VIOLATION_ID, _TITLE and _TEXT and RINGCAST_RUN in its environment.
 
     \b
     Examples:
@@ -91,11 +106,12 @@ def audit(
       ringcast audit traces/ --master spark://host:7077 --json verdicts.json
       ringcast audit traces/ --follow --every 30s
       ringcast audit traces/ --follow --once
+      ringcast audit traces/ --follow --on-violation 'mail -s "$RINGCAST_VIOLATION_TEXT" ops'
     """
     if is_all and (run_id is not None or page is not None or follow):
         raise click.UsageError("--all is for every run; --run, --report and --follow for one")
-    if (once or state) and not follow:
-        raise click.UsageError("--once and --state go with --follow")
+    if (once or state or command) and not follow:
+        raise click.UsageError("--once, --state and --on-violation go with --follow")
     if follow and page is not None:
         raise click.UsageError("--report is for a run that is over: not with --follow")
     if page is not None and not os.access(page.absolute().parent, os.W_OK):
@@ -111,14 +127,15 @@ def audit(
     if not follow:
         find_segments(directory)  # what is not there is told before Spark takes its time
     click.echo("starting Spark …", err=True)
-    spark = context("ringcast audit", master)
+    spark = context("ringcast audit", master, conf)
     try:
         click.echo("reading the traces …", err=True)
         if follow:
             sys.exit(
                 follow_audit(
-                    *(session("ringcast audit", master), directory),
+                    *(session("ringcast audit", master, conf=conf), directory),
                     state=state,
+                    command=command,
                     run_id=run_id,
                     every_s=None if once else every,
                     json_file=json_file,
@@ -133,7 +150,7 @@ def audit(
             print_reports(reports) if is_all else print_report(reports[0])
         if page is not None:
             click.echo("drawing the report …", err=True)
-            write_page(session("ringcast audit", master), reports[0], page)
+            write_page(session("ringcast audit", master, conf=conf), reports[0], page)
             click.echo(f"report: {page}", err=json_file == SCREEN)
     finally:
         spark.stop()
@@ -217,13 +234,15 @@ def follow_audit(
     directory: Path,
     *,
     state: Path | None,
+    command: str | None = None,
     run_id: str | None,
     every_s: float | None,
     json_file: Path | None,
 ) -> int:
     """Print the changes until interrupted, or until all is read; the last report's exit status."""
-    from ringcast.spark.follow import follow
+    from ringcast.spark.follow import STATE, follow
 
+    alarm = None if command is None else Alarm(command, state or directory / STATE)
     status = NOTHING_TO_JUDGE
     with _asked_to_stop() as stop:
         said = Changes()
@@ -235,6 +254,8 @@ def follow_audit(
             click.echo(f"batch {step.batch}: {about}" if step.batch >= 0 else about, err=True)
             for line in said.lines(step.report):
                 click.echo(line, err=json_file == SCREEN)
+            if alarm is not None:
+                alarm.tell(step.report)
             status = step.report.exit_status
     if stop.is_interrupt:
         raise KeyboardInterrupt
@@ -267,6 +288,40 @@ class Changes:
         self._notes = set(report.notes)
         if is_changed:
             yield safe(report.summary)
+
+
+class Alarm:
+    """A command for each violation that is new. Which ones it has run for stands beside the state:
+    if this is killed in between, it runs for one once more."""
+
+    def __init__(self, command: str, state: Path) -> None:
+        self._command = command
+        self._file = state / "alarms.json"
+        told = "[]"
+        with suppress(FileNotFoundError):
+            told = self._file.read_text()
+        self._told: set[tuple[str, ...]] = set(map(tuple, json.loads(told)))
+
+    def tell(self, report: Report) -> None:
+        from ringcast.trace.whole import write_whole
+
+        for verdict in report.verdicts:
+            for violation in verdict.violations:
+                said = report.run_id, verdict.id, verdict.title, violation.text
+                if said in self._told:
+                    continue
+                words = dict(zip(ENVIRONMENT, said, strict=True))
+                done = subprocess.run(
+                    self._command, shell=True, check=False, env={**os.environ, **words}
+                )
+                if done.returncode:
+                    click.echo(
+                        f"--on-violation: the command ended with status {done.returncode} "
+                        f"for {verdict.id}",
+                        err=True,
+                    )
+                self._told.add(said)
+                write_whole(self._file, json.dumps(sorted(self._told)))
 
 
 def _essence(verdict: Verdict) -> tuple[object, ...]:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.aio.sources import check_system
-from ringcast.cli.words import print_table
+from ringcast.cli.words import conf_option, print_table
 from ringcast.private import make_private
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from concurrent.futures import Future
 
     from pyspark.sql import SparkSession
@@ -52,8 +53,17 @@ QUICK_GO_ON_S = 0.5
     help="Keep traces, messages and the report in this directory.",
 )
 @click.option("--quick", is_flag=True, help="Without Spark, in a few seconds.")
+@conf_option
 @click.pass_context
-def demo(context: click.Context, loss: float, seed: int, keep: Path | None, *, quick: bool) -> None:
+def demo(
+    context: click.Context,
+    loss: float,
+    seed: int,
+    keep: Path | None,
+    *,
+    quick: bool,
+    conf: dict[str, str],
+) -> None:
     """Four processes exchange orders, two are killed, Spark adds up and audits what happened.
 
     Exits with 1 if Spark and the members do not agree, or the verdicts are not as they should be.
@@ -69,6 +79,8 @@ def demo(context: click.Context, loss: float, seed: int, keep: Path | None, *, q
     if quick:
         if keep is not None:
             raise click.BadParameter("--quick records nothing: leave it out", param_hint="--keep")
+        if conf:
+            raise click.BadParameter("--quick starts no Spark: leave it out", param_hint="--conf")
         _show_quickly(loss, seed)
         return
     if keep is not None and keep.exists() and any(keep.iterdir()):
@@ -76,7 +88,7 @@ def demo(context: click.Context, loss: float, seed: int, keep: Path | None, *, q
     with ExitStack() as stack:
         base = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ringcast-")))
         make_private(base)
-        report = _show(base, loss, seed)
+        report = _show(base, loss, seed, conf)
         # Unless all is kept, the page alone outlives the demo.
         if keep is None:
             report = report.rename(Path(tempfile.mkdtemp(prefix="ringcast-demo-")) / report.name)
@@ -138,7 +150,7 @@ def _show_quickly(loss: float, seed: int) -> None:
         _agree(market.traders, market.totals())
 
 
-def _show(base: Path, loss: float, seed: int) -> Path:
+def _show(base: Path, loss: float, seed: int, conf: Mapping[str, str]) -> Path:
     """The whole story; the page on it."""
     import ringcast.spark.stream  # noqa: F401 (what it needs is told before anything is begun)
     from ringcast.spark.session import session
@@ -146,17 +158,14 @@ def _show(base: Path, loss: float, seed: int) -> Path:
     trace = base / "trace"
     with ThreadPoolExecutor(1) as pool:
         # Spark takes seconds to start: it does so while orders are exchanged.
-        starting = pool.submit(session, "ringcast demo")
-        revenue, totals = _trade(base, trace, loss, seed, starting)
+        starting = pool.submit(session, "ringcast demo", conf=conf)
+        _trade(base, trace, loss, seed, starting)
     with starting.result() as spark:
-        _compare(revenue, totals)
         return _audit(spark, base, trace)
 
 
-def _trade(
-    base: Path, trace: Path, loss: float, seed: int, starting: Future[SparkSession]
-) -> tuple[Revenue, Totals]:
-    """Orders until Spark reads them. The stream, and what all survivors agree on."""
+def _trade(base: Path, trace: Path, loss: float, seed: int, starting: Future[SparkSession]) -> None:
+    """Orders until Spark reads them; and what it makes of them, back to the group."""
     from ringcast.cli.demo_market import Market, Revenue
 
     lost = f"each loses {loss:.0%} of what arrives"
@@ -174,7 +183,11 @@ def _trade(
         market.close()
         totals = _agree(market.traders, market.totals())
         market.end_archive()
-    return revenue, totals
+        _compare(revenue, totals)
+        _step(7, "Spark's sums go back to the group, and a member that reads it prints them:")
+        market.hear_of(
+            revenue, lambda since, *sums: click.echo(f"   {since:%H:%M:%S}  {_sum(*sums)}")
+        )
 
 
 def _agree(traders: list[str], told: list[Totals]) -> Totals:
@@ -221,10 +234,10 @@ def _audit(spark: SparkSession, base: Path, trace: Path) -> Path:
     from ringcast.spark.audit import audit
     from ringcast.spark.page import write_page
 
-    _step(7, "Spark reads the traces of all members and judges what was promised.")
+    _step(8, "Spark reads the traces of all members and judges what was promised.")
     clean = audit(spark, trace)
     print_report(clean)
-    _step(8, "The same traces with one delivery written twice: the audit must find it.")
+    _step(9, "The same traces with one delivery written twice: the audit must find it.")
     planted = base / "planted"
     _plant_duplicate(trace, planted)
     broken = audit(spark, planted)
@@ -232,7 +245,7 @@ def _audit(spark: SparkSession, base: Path, trace: Path) -> Path:
     violated = [verdict.id for verdict in broken.verdicts if verdict.violations]
     if clean.exit_status != 0 or violated != REPEATED:
         raise click.ClickException("the verdicts are not as they should be: please report this")
-    _step(9, "The run as a page, with charts:")
+    _step(10, "The run as a page, with charts:")
     page = base / "report.html"
     write_page(spark, clean, page)
     return page
@@ -247,10 +260,12 @@ def _plant_duplicate(trace: Path, planted: Path) -> None:
     for path in segment_paths(planted):
         with Segment(path) as segment:
             segments[path] = segment.info, segment.rows()
-    # One that ended well, and is no archive: those have messages beside their rows.
-    owner = next(
-        info.recording for info, _ in segments.values() if info.is_last and not info.payloads
-    )
+    # One that ended well with many rows, and is no archive: those have messages beside their rows.
+    owner = max(
+        (len(own), info.recording.node, info.recording)
+        for info, own in segments.values()
+        if info.is_last and not info.payloads
+    )[2]
     rows = []
     for path, (info, own) in segments.items():
         if info.recording == owner:

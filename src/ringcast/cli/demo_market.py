@@ -1,21 +1,25 @@
 """The group of `ringcast demo`: four traders, and an archive that keeps what they send if their
-traces are kept, too. Spark reads that as a stream, and adds orders up."""
+traces are kept, too. Spark reads that as a stream, and adds orders up; the sums go back to
+the group, where a member prints them."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from ringcast import MembershipConfig, blocking
 from ringcast.errors import RingcastError
 from ringcast.sim.processes import Cluster, hear, tell
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import Row, SparkSession
@@ -26,10 +30,12 @@ Totals: TypeAlias = "dict[tuple[str, str], tuple[int, int]]"
 
 GROUP = "orders"
 ARCHIVE = "archive"
+DESK = "desk"
+"""Who prints what Spark has found."""
 TRADERS = 4
 PLAIN_VICTIM, UNIFORM_VICTIM = 2, 3
 
-DEADLINE_S = 180.0
+DEADLINE_S = 300.0
 """Traders that take longer are stuck, and killed."""
 LOOK_S = 0.05
 
@@ -110,6 +116,33 @@ class Market:
         if self._archive.wait() != 0:
             raise RingcastError(f"the archive ended with status {self._archive.returncode}")
 
+    def hear_of(self, revenue: Revenue, tell: Callable[[datetime, int, int], None]) -> None:
+        """Spark's sums go through the sink and a publisher to all members; one of them tells when
+        each window began, its orders and cents."""
+        staged, trace = self._settings.with_name("staged"), self._trace
+        windows = revenue.publish(staged)
+        address = self._cluster.await_view()[0]["listen"]
+        settings = self._settings.with_name("publisher.toml")
+        settings.write_text(f'[group]\nrecord = "{trace}"\n{self._settings.read_text()}')
+        command = [sys.executable, "-m", "ringcast", "publish", str(staged), GROUP]
+        command += ["--config", str(settings), "--member", address]
+        patient = MembershipConfig(suspect_after_s=SUSPECT_AFTER_S)
+        with (
+            blocking.join(
+                GROUP, name=DESK, members=[address], membership=patient, record=trace
+            ) as desk,
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, process_group=0) as publisher,
+        ):
+            try:
+                for _, message in zip(range(windows), desk, strict=False):
+                    found = json.loads(message.payload)
+                    since = datetime.fromtimestamp(found["since"], UTC).astimezone()
+                    tell(since, found["orders"], found["cents"])
+                publisher.terminate()
+                publisher.wait(DEADLINE_S)
+            finally:
+                publisher.kill()
+
     @property
     def _everybody(self) -> list[str]:
         return self.traders if self._archive is None else [*self.traders, ARCHIVE]
@@ -131,7 +164,7 @@ class Market:
 
 WINDOW_S = 2
 TABLE = "revenue"
-FIRST_ORDERS_S = 60.0
+FIRST_ORDERS_S = 120.0
 
 REVENUE = f"""
     SELECT window.start AS since, sender, stream, count(*) AS orders, sum(cents) AS cents
@@ -187,6 +220,18 @@ class Revenue:
     def by_time(self) -> list[tuple[datetime, int, int]]:
         """When each window began, its orders and cents."""
         return [(since, orders, cents) for since, orders, cents in self._sums("since")]
+
+    def publish(self, staged: Path) -> int:
+        """Through the sink, the sums of each window as a message; how many there are."""
+        found = [
+            (json.dumps({"since": since.timestamp(), "orders": orders, "cents": cents}).encode(),)
+            for since, orders, cents in self.by_time()
+        ]
+        # This makes the session that of this thread, too: sinks are looked up there.
+        rows = self._spark.createDataFrame(found, "payload BINARY").coalesce(1)
+        writer = rows.write.format("ringcast").option("publisherId", TABLE).mode("append")
+        writer.save(str(staged))
+        return len(found)
 
     def _sums(self, keys: str) -> list[Row]:
         found = self._spark.sql(

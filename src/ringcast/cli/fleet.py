@@ -19,6 +19,8 @@ from ringcast.spark.fleet_tables import outcome
 from ringcast.texts import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
     from ringcast.spark.fleet import Fleet
@@ -28,13 +30,15 @@ RUNS = "runs"
 """Where the rows are, below --out."""
 
 
-def simulate_fleet(fleet: Fleet, master: str, *, json_file: Path | None, matrix: bool) -> int:
+def simulate_fleet(
+    fleet: Fleet, master: str, conf: Mapping[str, str], *, json_file: Path | None, matrix: bool
+) -> int:
     """Run it on Spark there, say what it comes to, and return the exit status."""
     if fleet.out:
         if Path(fleet.out, RUNS).exists():
             raise UsageError(f"{fleet.out} has runs of a fleet already: choose another directory")
         make_private(Path(fleet.out))
-    with spark_session("ringcast simulate", master) as spark:
+    with spark_session("ringcast simulate", master, conf) as spark:
         return run_fleet(spark, fleet, json_file=json_file, matrix=matrix)
 
 

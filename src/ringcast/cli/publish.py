@@ -14,7 +14,7 @@ from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.cli.setting import config_options, setting, settings
 from ringcast.cli.stopping import joined
-from ringcast.cli.words import are_lines_told, json_file_option, safe
+from ringcast.cli.words import Duration, are_lines_told, json_file_option, safe
 from ringcast.config_file import load_config
 from ringcast.errors import GroupClosed
 from ringcast.texts import counted
@@ -46,6 +46,13 @@ JOIN_TIMEOUT_S = 86_400.0
     metavar="MEMBERS",
     help="Publish only while the group has so many, this one among them.",
 )
+@click.option(
+    "--keep",
+    type=Duration(may_be_zero=True),
+    default="60s",
+    show_default=True,
+    help="Keep what is published so long, for members that were parted and come back.",
+)
 @json_file_option
 def publish(
     directory: Path,
@@ -55,14 +62,15 @@ def publish(
     preset: str | None,
     options: tuple[str, ...],
     least: int,
+    keep: float,
     json_file: Path | None,
     **place: Any,
 ) -> None:
     """Join GROUP and send it what Spark has staged in DIRECTORY, batch by batch, each message once
     at every member, also if this process or the stream is killed and started again.
 
-    Messages are uniform. A batch is removed from DIRECTORY when all members have delivered it. One
-    publisher works in a directory at a time. Ctrl-C or SIGTERM ends it in good order.
+    Messages are uniform, if their rows say nothing else. One publisher works in a directory at a
+    time. Ctrl-C or SIGTERM ends it in good order.
 
     Example: ringcast publish staged/ orders
     """
@@ -74,7 +82,7 @@ def publish(
     staging.check()
     with held_alone(directory):
         joining = join(config=config, receive=False, join_timeout_s=JOIN_TIMEOUT_S, **place)
-        error = run(_publish(joining, staging, least, json_file))
+        error = run(_publish(joining, staging, least, keep, json_file))
     if error:
         click.echo(f"ringcast: {safe(error)}", err=True)
         sys.exit(1)
@@ -84,13 +92,14 @@ async def _publish(
     joining: AbstractAsyncContextManager[Group],
     staging: Staging,
     least: int,
+    keep_s: float,
     json_file: Path | None,
 ) -> str:
     """Why it ended, unless it was told to."""
     from ringcast.aio.publisher import Publisher
 
     async with joined(joining) as (group, stopped):
-        publisher = Publisher(staging, group, least)
+        publisher = Publisher(staging, group, least, keep_s=keep_s)
         tasks = [
             asyncio.create_task(work)
             for work in (publisher.run(), _tell(publisher, group, json_file), stopped.wait())
@@ -120,12 +129,14 @@ async def _tell(publisher: Any, group: Group, json_file: Path | None) -> None:
                 "view": group.view.counter,
                 "members": list(map(str, group.view)),
                 "messages": publisher.sent,
+                "unsent": publisher.unsent,
                 "batches": publisher.batches,
             }
+            unsent = f", {publisher.unsent} to who was not there" if publisher.unsent else ""
             if not are_lines_told(json_file, about):
                 click.echo(
                     f"publishing {safe(publisher.name)}: {safe(str(group.view))}; "
                     f"{counted(publisher.sent, 'message')} ({rate:.0f}/s) in "
-                    f"{publisher.batches} whole batches"
+                    f"{publisher.batches} whole batches{unsent}"
                 )
         await asyncio.sleep(STATUS_S)

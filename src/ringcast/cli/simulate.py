@@ -13,6 +13,7 @@ import click
 
 from ringcast.cli.words import (
     SparkMaster,
+    conf_option,
     is_told,
     json_file_option,
     note,
@@ -103,6 +104,7 @@ purge_option = click.option(
 )
 @click.option("--spark", is_flag=True, help="Run them on Spark: a fleet, summed up.")
 @click.option("--master", type=SparkMaster(), help="With --spark: where; local[*] if not given.")
+@conf_option
 @click.option(
     "--grid",
     multiple=True,
@@ -136,6 +138,7 @@ def simulate(
     record: Path | None,
     spark: bool,
     master: str | None,
+    conf: dict[str, str],
     grid: tuple[str, ...],
     audit: bool,
     out: Path | None,
@@ -157,8 +160,8 @@ def simulate(
       ringcast simulate --spark --seeds 0:2000 --grid capacity=16,1024
       ringcast simulate --spark --seeds 0:1000 --protocol group --audit
     """
-    if not spark and (master or grid or audit or out):
-        raise click.UsageError("--master, --grid, --audit and --out go with --spark")
+    if not spark and (master or conf or grid or audit or out):
+        raise click.UsageError("--master, --conf, --grid, --audit and --out go with --spark")
     if audit and protocol == "unicast":
         raise click.UsageError("--audit is about messages to a group, which alone are recorded")
     if spark and (jobs > 1 or record or economy):
@@ -191,8 +194,8 @@ def simulate(
             out=str(out.absolute()) if out else "",
             node_factory=ctx.obj,
         )
-        master = master or "local[*]"
-        ctx.exit(simulate_fleet(fleet, master, json_file=json_file, matrix=matrix))
+        where = master or "local[*]"
+        ctx.exit(simulate_fleet(fleet, where, conf, json_file=json_file, matrix=matrix))
     if record is not None:
         make_private(record)
     tally = Tally()

@@ -10,6 +10,7 @@ import click
 
 from ringcast.cli.words import (
     Duration,
+    conf_option,
     is_told,
     json_file_option,
     print_table,
@@ -46,7 +47,10 @@ def tables() -> None:
     help="Build this day (UTC) again, whatever has changed. Otherwise what has changed is built.",
 )
 @_MASTER
-def build(traces: Path, warehouse: Path, only: datetime | None, master: str) -> None:
+@conf_option
+def build(
+    traces: Path, warehouse: Path, only: datetime | None, master: str, conf: dict[str, str]
+) -> None:
     """Build the days whose segments are new or have changed. Each is replaced whole.
 
     Exits with 0, or 3 if segments are in quarantine: they could not be read, or contradict others.
@@ -59,7 +63,7 @@ def build(traces: Path, warehouse: Path, only: datetime | None, master: str) -> 
     from ringcast.spark.tables import Warehouse
     from ringcast.spark.tables import build as build_tables
 
-    with spark_session("ringcast tables", master) as spark:
+    with spark_session("ringcast tables", master, conf) as spark:
         day = None if only is None else only.date()
         built = build_tables(spark, traces, Warehouse(warehouse), only=day, tell=_tell)
     _print_built(built)
@@ -70,7 +74,8 @@ def build(traces: Path, warehouse: Path, only: datetime | None, master: str) -> 
 @tables.command()
 @_WAREHOUSE
 @_MASTER
-def compact(warehouse: Path, master: str) -> None:
+@conf_option
+def compact(warehouse: Path, master: str, conf: dict[str, str]) -> None:
     """Put the small files of a partition together. What tables say does not change.
 
     Example: ringcast tables compact warehouse/
@@ -78,7 +83,7 @@ def compact(warehouse: Path, master: str) -> None:
     from ringcast.spark.tables import compact as compact_tables
 
     found = _existing(warehouse)
-    with spark_session("ringcast tables", master) as spark:
+    with spark_session("ringcast tables", master, conf) as spark:
         gone = compact_tables(spark, found, tell=_tell)
     click.echo(f"{counted(gone, 'file')} less")
 

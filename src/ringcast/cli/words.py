@@ -11,14 +11,14 @@ import textwrap
 import unicodedata
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ringcast.private import open_private
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
     from typing import Literal
 
     from pyspark.sql import SparkSession
@@ -168,12 +168,12 @@ def note(text: str) -> None:
 
 
 @contextmanager
-def spark_session(app: str, master: str) -> Iterator[SparkSession]:
+def spark_session(app: str, master: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     """Until the block ends; starting it takes seconds."""
     from ringcast.spark.session import session
 
     click.echo("starting Spark …", err=True)
-    with session(app, master) as spark:
+    with session(app, master, conf=conf) as spark:
         yield spark
 
 
@@ -228,6 +228,24 @@ class SparkMaster(click.ParamType[str]):
         return str(value)
 
 
+def _pairs(_: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for value in values:
+        name, is_pair, said = value.partition("=")
+        if not is_pair or not name.startswith("spark."):
+            raise click.BadParameter(f"{value!r}: write spark.executor.memory=4g", param=param)
+        found[name] = said
+    return found
+
+
+CONF: dict[str, Any] = {
+    "multiple": True,
+    "callback": _pairs,
+    "metavar": "spark.NAME=VALUE",
+    "help": "What Spark is to be configured with; may be repeated.",
+}
+conf_option = click.option("--conf", **CONF)
+"""In all commands that start Spark."""
 json_file_option = click.option(
     *("--json", "json_file"),
     is_flag=False,

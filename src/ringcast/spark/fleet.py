@@ -25,6 +25,7 @@ from ringcast.sim.plan import expand
 from ringcast.sim.runner import Judged, run, state_of
 from ringcast.spark.columns import KINDS, schema
 from ringcast.spark.fleet_audit import audit_as_recorded
+from ringcast.spark.reading import context_of
 from ringcast.trace.segments import write_trace_segments
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def tasks_for(spark: SparkSession, fleet: Fleet) -> int:
     for number in sample:
         fleet.simulate(number)
     run_s = (perf_counter() - started) / len(sample)
-    fewest = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
+    fewest = TASKS_PER_CORE * context_of(spark).defaultParallelism
     return min(fleet.runs, max(fewest, round(fleet.runs * run_s / TASK_S)))
 
 
@@ -136,7 +137,7 @@ def watched(spark: SparkSession, tell: Callable[[int, int], None]) -> Iterator[N
 
 
 def _watch(spark: SparkSession, tell: Callable[[int, int], None], over: threading.Event) -> None:
-    tracker = spark.sparkContext.statusTracker()
+    tracker = context_of(spark).statusTracker()
     told = (0, 0)
     while not over.wait(_POLL_S):
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]

@@ -212,7 +212,7 @@ def over_items(
     if not items:
         return []
     tasks = pack(items, tasks_for(spark, sum(size for _, size in items)))
-    done = _context(spark).parallelize(tasks, len(tasks)).flatMap(partial(_work_on, work))
+    done = context_of(spark).parallelize(tasks, len(tasks)).flatMap(partial(_work_on, work))
     if merge is not None:
         done = done.groupBy(merge.key, len(tasks)).values().flatMap(merge.work)
     found: list[Said] = done.collect()
@@ -245,13 +245,22 @@ def _work_on(work: Callable[[Item], Iterable[Said]], items: list[Item]) -> Itera
             yield _Failed(str(error))
 
 
-def _context(spark: SparkSession | SparkContext) -> SparkContext:
-    return spark.sparkContext if hasattr(spark, "sparkContext") else spark
+def context_of(spark: SparkSession | SparkContext) -> SparkContext:
+    """What runs tasks for this session."""
+    given: Any = spark
+    is_one = hasattr(given, "parallelize")
+    context: SparkContext | None = given if is_one else getattr(given, "sparkContext", None)
+    if context is None:
+        raise UsageError(
+            "this needs a SparkContext, and Spark Connect has none: run it where Spark runs, or "
+            "its command there, such as `ringcast audit DIRECTORY --master URL`"
+        )
+    return context
 
 
 def tasks_for(spark: SparkSession | SparkContext, total_bytes: int) -> int:
     """As many for each core, so that all end together."""
-    cores: int = _context(spark).defaultParallelism
+    cores: int = context_of(spark).defaultParallelism
     if total_bytes <= _ALONE_BYTES:
         return 1
     return cores * min(_TASKS_PER_CORE_MAX, 1 + total_bytes // (cores * _TASK_BYTES))

@@ -22,6 +22,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -37,7 +38,7 @@ except ImportError as error:
     raise UsageError('this command needs Spark: pip install "ringcast[spark]"') from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 JAVA_MAJOR_MIN = 17
 LOOPBACK = "127.0.0.1"
@@ -51,6 +52,7 @@ instruction for that, and starts in two thirds of the time. A JVM that compiles 
 48 MB for what it has compiled, which a hundred queries fill, and then it may end: so it keeps what
 others do. Only what is used takes memory."""
 _QUIET = Path(__file__).parent / "conf"
+NOTHING_SAID: Mapping[str, str] = MappingProxyType({})
 
 _LAUNCHER = """\
 #!/bin/sh
@@ -65,18 +67,27 @@ exec {java} "$@"
 """
 
 
-def session(app: str, master: str = "local[*]", *, is_long: bool = False) -> SparkSession:
-    """The Spark session of this process, made on the first call. Quiet, ANSI, Arrow, no UI. One
-    that `is_long` starts more slowly and then works faster."""
+def session(
+    app: str,
+    master: str = "local[*]",
+    *,
+    is_long: bool = False,
+    conf: Mapping[str, str] = NOTHING_SAID,
+) -> SparkSession:
+    """The Spark session of this process, made on the first call. Quiet, ANSI, Arrow, no UI; `conf`
+    may say otherwise. One that `is_long` starts more slowly and then works faster."""
     _prepare_environment()
-    return SparkSession.builder.config(conf=_conf(app, master, is_long=is_long)).getOrCreate()
+    built = _conf(app, master, is_long=is_long).setAll(list(conf.items()))
+    return SparkSession.builder.config(conf=built).getOrCreate()
 
 
-def context(app: str, master: str = "local[*]") -> SparkContext:
+def context(
+    app: str, master: str = "local[*]", conf: Mapping[str, str] = NOTHING_SAID
+) -> SparkContext:
     """What runs tasks, and no SQL beside it: it starts in two thirds of the time. A `session` may
     be made of it later."""
     _prepare_environment()
-    return SparkContext.getOrCreate(_conf(app, master))
+    return SparkContext.getOrCreate(_conf(app, master).setAll(list(conf.items())))
 
 
 def start_gateway(master: str = "local[*]") -> None:

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +28,9 @@ from pyspark.sql.types import BinaryType, MapType, StringType
 from ringcast.aio.published import Place, header_of
 from ringcast.aio.publisher import bearing, check_publisher
 from ringcast.errors import UsageError
-from ringcast.model import Headed
+from ringcast.model import Headed, Stream
 from ringcast.private import open_private
-from ringcast.trace.staging import Staging
+from ringcast.trace.staging import Staging, Stretch
 from ringcast.trace.whole import held_alone
 from ringcast.wire.headers import CHANNEL, encode_headers
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 STAGED_BYTES = 1 << 30
 LOOK_S = 0.2
@@ -71,18 +72,7 @@ class SinkOptions:
                 "a publisher needs a name that stays the same when it is started again, so that "
                 'its group knows what it has of it: .option("publisherId", "revenue")'
             )
-        kinds = {field.name: field.dataType for field in schema.fields}
-        known = {"payload": BinaryType(), "headers": MapType(StringType(), StringType())}
-        if set(kinds) - set(known) or "payload" not in kinds:
-            raise UsageError(
-                f"columns are payload BINARY and, if wanted, headers MAP<STRING, STRING>; not "
-                f"{', '.join(kinds)}"
-            )
-        for name, kind in kinds.items():
-            if kind.typeName() != known[name].typeName():
-                raise UsageError(
-                    f"{name} is {known[name].simpleString()}, not {kind.simpleString()}"
-                )
+        check_columns(schema)
         try:
             staged_bytes = int(options.get("stagedBytes", STAGED_BYTES))
         except ValueError:
@@ -91,6 +81,40 @@ class SinkOptions:
             raise UsageError(f"stagedBytes is a number of bytes, not {options['stagedBytes']!r}")
         publisher = check_publisher(options["publisherId"])
         return cls(options["path"], publisher, options.get("group", ""), staged_bytes)
+
+
+COLUMNS: dict[str, DataType] = {
+    "payload": BinaryType(),
+    "headers": MapType(StringType(), StringType()),
+    "to": StringType(),
+    "guarantee": StringType(),
+}
+
+STREAMS = {
+    None: Stream.UNIFORM,
+    "plain": Stream.FIFO,
+    "fifo": Stream.FIFO,
+    "uniform": Stream.UNIFORM,
+    "total": Stream.TOTAL,
+}
+"""By what a row says in `guarantee`. As the source tells it, plain messages are of `fifo`."""
+
+
+def check_columns(schema: StructType) -> None:
+    """UsageError unless rows like these can be sent."""
+    all_of_them = ", ".join(f"{name} {kind.simpleString()}" for name, kind in COLUMNS.items())
+    kinds = {field.name: field.dataType for field in schema.fields}
+    for name in kinds.keys() - COLUMNS.keys():
+        raise UsageError(f"there is no column {name!r}: columns are {all_of_them}; drop it")
+    if "payload" not in kinds:
+        raise UsageError(f"the column payload is missing: columns are {all_of_them}")
+    for name, kind in kinds.items():
+        if kind.simpleString() != COLUMNS[name].simpleString():
+            wanted = COLUMNS[name].simpleString()
+            raise UsageError(
+                f"the column {name} is {kind.simpleString()}: it has to be {wanted}, "
+                f"such as CAST({name} AS {wanted.upper()})"
+            )
 
 
 @dataclass
@@ -103,31 +127,67 @@ class Staged(WriterCommitMessage):
 
 def _stage(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Staged:
     staging = Staging(options.path)
-    name, _ = staging.stage(options.publisher, _messages(options.publisher, batches))
+    name, _ = staging.stage(options.publisher, _stretches(options.publisher, batches))
     context = TaskContext.get()
     assert context is not None
     return Staged(context.partitionId(), name)
 
 
-def _messages(publisher: str, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+def _stretches(publisher: str, batches: Iterator[pa.RecordBatch]) -> Iterator[Stretch]:
     """UsageError in the task that has a row which cannot be sent."""
-    longest = header_of(publisher, _LONGEST)
     for batch in batches:
-        payloads = batch["payload"].to_pylist()
-        if None in payloads:
-            raise UsageError("a row has no payload: NULL cannot be sent")
-        if "headers" not in batch.schema.names:
-            yield from payloads
+        messages = _messages(publisher, batch)
+        if not {"to", "guarantee"}.intersection(batch.schema.names):
+            yield Stretch(messages)
             continue
-        for payload, headers in zip(payloads, batch["headers"].to_pylist(), strict=True):
-            if headers:
-                own = dict(headers)
-                channel = own.pop(CHANNEL, "")
-                message = Headed(encode_headers(own, channel) + payload)
-                bearing(longest, message)  # with its place they must not be too long either
-                yield message
-            else:
-                yield payload
+        nothing = [None] * len(messages)
+        ways = [
+            batch[name].to_pylist() if name in batch.schema.names else nothing
+            for name in ("to", "guarantee")
+        ]
+        at = 0
+        for way, rows in groupby(map(_sent, *ways)):
+            end = at + sum(1 for _ in rows)
+            yield Stretch(messages[at:end], *way)
+            at = end
+
+
+def _sent(to: str | None, guarantee: str | None) -> tuple[Stream, str]:
+    """How, and to whom, if to one member alone."""
+    if guarantee not in STREAMS:
+        raise UsageError(
+            f"the column guarantee is plain, uniform or total, or NULL for uniform; not "
+            f"{guarantee!r}"
+        )
+    if to is None:
+        return STREAMS[guarantee], ""
+    if not to:
+        raise UsageError("the column to is the name of a member, or NULL for all; not ''")
+    if guarantee is not None and STREAMS[guarantee] is not Stream.FIFO:
+        raise UsageError(
+            f"a row to {to!r} alone cannot be {guarantee}: that is for messages to all; leave "
+            "its guarantee NULL"
+        )
+    return Stream.FIFO, to
+
+
+def _messages(publisher: str, batch: pa.RecordBatch) -> list[bytes]:
+    """Payloads, behind their headers where they have some."""
+    payloads: list[bytes] = batch["payload"].to_pylist()
+    if None in payloads:
+        raise UsageError("a row has no payload: NULL cannot be sent")
+    if "headers" not in batch.schema.names:
+        return payloads
+    longest, messages = header_of(publisher, _LONGEST), []
+    for payload, headers in zip(payloads, batch["headers"].to_pylist(), strict=True):
+        message = payload
+        if headers:
+            own = dict(headers)
+            channel = own.pop(CHANNEL, "")
+            message = Headed(encode_headers(own, channel) + payload)
+            bearing(longest, message)  # with its place they must not be too long either
+        messages.append(message)
+    return messages
 
 
 def _commit(options: SinkOptions, messages: Sequence[object], number: int | None) -> None:
@@ -152,10 +212,6 @@ def _commit(options: SinkOptions, messages: Sequence[object], number: int | None
         time.sleep(LOOK_S)
 
 
-def _drop(options: SinkOptions, messages: Sequence[object]) -> None:
-    Staging(options.path).drop(each.file for each in messages if isinstance(each, Staged))
-
-
 def start_publisher(options: SinkOptions) -> None:
     """If none works there. It goes on when the query ends, and ends with SIGTERM."""
     try:
@@ -172,35 +228,35 @@ def start_publisher(options: SinkOptions) -> None:
         os.posix_spawn(command[0], command, os.environ, file_actions=files, setsid=True)
 
 
-class TableWriter(DataSourceArrowWriter):
-    """`df.write`: one batch, the next of its publisher."""
+class _Writer:
+    """What writers of tables and of streams share."""
+
+    kind: str
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        Staging(options.path).claim(options.publisher, "tables")
+        Staging(options.path).claim(options.publisher, self.kind)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return _stage(self._options, iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _commit(self._options, messages, None)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _drop(self._options, messages)
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: batches have the numbers that Spark gives them."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-        Staging(options.path).claim(options.publisher, "a stream")
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _stage(self._options, iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(
+        self, messages: list[WriterCommitMessage | None], batchId: int | None = None
+    ) -> None:
         _commit(self._options, messages, batchId)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _drop(self._options, messages)
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        staged = [each.file for each in messages if isinstance(each, Staged)]
+        Staging(self._options.path).drop(staged)
+
+
+class TableWriter(_Writer, DataSourceArrowWriter):
+    """`df.write`: one batch, the next of its publisher."""
+
+    kind = "tables"
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """`df.writeStream`: batches have the numbers that Spark gives them."""
+
+    kind = "a stream"

@@ -1,16 +1,17 @@
 """Staging: batches of messages on disk, on their way from a stream to a group.
 
     DIR/publisher.json     whose batches these are, and whether a stream or tables make them
-    DIR/staged/*.parquet   messages, a file for each partition of a batch, as an archive keeps them
+    DIR/staged/*.parquet   messages, a file for each partition of a batch, as an archive keeps them;
+                           of each how it is sent, and to whom, if to one member
     DIR/batch-N.json       the files of batch N, in order: with it the batch is there, whole
     DIR/published.json     the last batch that the group has, and the members that have sent any
     DIR/lock               held by the publisher
 
 A task stages a file. The driver commits the batch: its manifest gets its name once, so a batch
 that is repeated, perhaps partitioned otherwise, changes nothing and its files go. The publisher
-reads the manifests in order. When the group has a batch, it notes that, then removes the manifest,
-then the files; so whatever dies when, what is known of a batch only grows. Files that no manifest
-names are of tasks that failed: they go after a day.
+reads the manifests in order. When the group has a batch, it notes that; a while later it removes
+the manifest, then the files. So whatever dies when, what is known of a batch only grows. Files that
+no manifest names are of tasks that failed: they go after a day.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence  # noqa: TC003 - a field of a tuple
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 from ringcast.errors import UsageError
-from ringcast.model import Headed, alike
+from ringcast.model import Headed, Stream, alike
 from ringcast.private import make_private
 from ringcast.trace.columns import PAYLOADS
 from ringcast.trace.footer import Recording
@@ -34,7 +36,7 @@ from ringcast.trace.segments import Segment, SegmentWriter
 from ringcast.trace.whole import sync, write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 J = TypeVar("J", dict[str, Any], list[str])
 
@@ -51,6 +53,15 @@ class Batch(NamedTuple):
     number: int
     files: tuple[str, ...]
     """A file for each partition, in order; those of partitions without messages are left out."""
+
+
+class Stretch(NamedTuple):
+    """Consecutive messages that are sent alike."""
+
+    messages: Sequence[bytes]
+    stream: Stream = Stream.UNIFORM
+    to: str = ""
+    """The name of the one member that gets them; "": all do."""
 
 
 @dataclass(slots=True)
@@ -86,21 +97,22 @@ class Staging:
                 "directory of its own"
             )
 
-    def stage(self, publisher: str, messages: Iterable[bytes]) -> tuple[str, int]:
-        """A file with these, those with headers among them; its name, and how many there are. It
-        has no name if there are none."""
+    def stage(self, publisher: str, stretches: Iterable[Stretch]) -> tuple[str, int]:
+        """A file with these messages, those with headers among them; its name, and how many there
+        are. It has no name if there are none."""
         writer = SegmentWriter(
             *(self.files, Recording(run_id=publisher, node=publisher, inc=1, payloads=True)),
             name=uuid4().hex,
         )
         count = 0
         try:
-            for chunk in _chunks(messages):
-                for first, run in alike(count, chunk):
+            for messages, stream, to in _short(stretches):
+                for first, run in alike(count, messages):
                     kind = HEADED if type(run[0]) is Headed else ""
-                    row = Row(SEND, publisher, 1, first, seqno=first, kind=kind)
-                    writer.add([row._replace(seqno2=first + len(run) - 1)], 0, [run])
-                count += len(chunk)
+                    row = Row(SEND, publisher, 1, first, seqno=first, kind=kind, peer=to)
+                    row = row._replace(seqno2=first + len(run) - 1, stream=stream.value)
+                    writer.add([row], 0, [run])
+                count += len(messages)
             if not count:
                 return "", 0
             return writer.finish().name, count
@@ -111,15 +123,14 @@ class Staging:
     def commit(self, number: int | None, files: Sequence[str]) -> bool:
         """Make these files the batch of this number; None: the next one. False: it is there, and
         the files are not wanted. UsageError: it was there long ago."""
-        last = max([batch for batch, _ in self._manifests()], default=-1)
-        last = max(last, self.progress().through)
+        last = self.last
         if number is not None and number < last:
             raise UsageError(
                 f"{self.path}: batch {number} comes after batch {last}. A query that begins anew, "
                 "with another checkpoint, needs another publisherId and directory"
             )
         number = last + 1 if number is None else number
-        manifest = self.path / f"batch-{number:012d}.json"
+        manifest = self._manifest(number)
         staged = self.path / f"{manifest.name}.{uuid4().hex}.staged"
         write_whole(staged, json.dumps([name for name in files if name]))
         try:
@@ -141,11 +152,17 @@ class Staging:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of all files that are staged."""
-        found = 0
+        """Of all files that are staged, and not published."""
+        through, found = self.progress().through, 0
+        published = {
+            name
+            for number, path in self._manifests()
+            if number <= through
+            for name in _read(path, list)
+        }
         for entry in os.scandir(self.files):
             with suppress(FileNotFoundError):
-                found += entry.stat().st_size
+                found += 0 if entry.name in published else entry.stat().st_size
         return found
 
     # What publishes
@@ -168,13 +185,26 @@ class Staging:
             raise UsageError(f"{self.path} is not what a stream or a table was written to")
         return str(about["publisher"])
 
-    def next_batch(self) -> Batch | None:
-        """The first that the group may not have."""
-        through = self.progress().through
+    @property
+    def has_batches(self) -> bool:
+        """That wait, or are kept."""
+        return bool(self._manifests())
+
+    @property
+    def last(self) -> int:
+        """The last batch that there ever was."""
+        return max([number for number, _ in self._manifests()] + [self.progress().through])
+
+    @property
+    def gone(self) -> int:
+        """The last that is kept no more."""
+        return min([number - 1 for number, _ in self._manifests()] + [self.progress().through])
+
+    def next_batch(self, first: int) -> Batch | None:
+        """The next that is here, from this number on."""
         for number, path in self._manifests():
-            if number > through:
+            if number >= first:
                 return Batch(number, tuple(_read(path, list)))
-            self._remove(path)
         return None
 
     def progress(self) -> Progress:
@@ -187,22 +217,37 @@ class Staging:
         about = {"through": progress.through, "incarnations": progress.incarnations}
         write_whole(self.path / "published.json", json.dumps(about))
 
-    def finish(self, batch: Batch) -> None:
-        """The group has all of it."""
+    def finish(self, batch: Batch) -> bool:
+        """The group has all of it. Whether that is news."""
         progress = self.progress()
+        if batch.number <= progress.through:
+            return False
         progress.through = batch.number
         self.note(progress)
-        for number, path in self._manifests():
-            if number <= batch.number:
-                self._remove(path)
+        os.utime(self._manifest(batch.number))
+        return True
 
-    def messages(self, name: str) -> Iterator[tuple[int, bytes]]:
-        """Those of a file in order, each with its number."""
+    def forget(self, keep_s: float) -> None:
+        """What has been published for so long goes. A publisher that dies between manifest and
+        files leaves orphans."""
+        through, before = self.progress().through, time.time() - keep_s
+        for number, path in self._manifests():
+            if number > through or path.stat().st_mtime > before:
+                break
+            files = _read(path, list)
+            path.unlink()
+            self.drop(files)
+
+    def messages(self, name: str) -> Iterator[tuple[int, list[bytes], Stream, str]]:
+        """Those of a file in order, in stretches: the number of the first, the messages, how they
+        are sent, and to whom."""
+        columns = ["kind", "seqno", "peer", "stream", PAYLOADS]
         with Segment(self.files / name) as segment:
             for group in segment.groups:
-                for row in segment.group(group, ["kind", "seqno", PAYLOADS]).to_pylist():
+                for row in segment.group(group, columns).to_pylist():
                     kind = Headed if row["kind"] == HEADED else bytes
-                    yield from enumerate(map(kind, row[PAYLOADS]), row["seqno"])
+                    found = list(map(kind, row[PAYLOADS]))
+                    yield row["seqno"], found, Stream(row["stream"]), row["peer"]
 
     def sweep(self) -> None:
         """Remove what tasks that failed have left."""
@@ -213,11 +258,8 @@ class Staging:
                 if entry.name not in named and entry.stat().st_mtime < before:
                     os.unlink(entry.path)
 
-    def _remove(self, path: Path) -> None:
-        """A manifest, and then its files: a publisher that dies in between leaves orphans."""
-        files = _read(path, list)
-        path.unlink()
-        self.drop(files)
+    def _manifest(self, number: int) -> Path:
+        return self.path / f"batch-{number:012d}.json"
 
     def _manifests(self) -> list[tuple[int, Path]]:
         found = [path for path in self.path.glob("batch-*.json") if path.suffix == ".json"]
@@ -238,12 +280,7 @@ def _read(path: Path, kind: type[J]) -> J:
     return found
 
 
-def _chunks(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
-    chunk: list[bytes] = []
-    for message in messages:
-        chunk.append(message)
-        if len(chunk) == ROW_MESSAGES:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+def _short(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+    for messages, stream, to in stretches:
+        for at in range(0, len(messages), ROW_MESSAGES):
+            yield Stretch(messages[at : at + ROW_MESSAGES], stream, to)
