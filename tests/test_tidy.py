@@ -227,7 +227,7 @@ CEILINGS = {
     "cli": 4228,  # cells of a terminal; ringcast publish
     "core": 700,  # who observes a member looks at its deadlines
     "explore": 3928,  # explorations tell how far they are
-    "protocols": 11592,  # one order of total messages; a sleeper that takes a view to go on
+    "protocols": 11603,  # one order of total messages; a sleeper that takes a view to go on
     "replicated": 1833,  # dict, lock, counter, leader, and the space that they share
     "rules": 4787,  # pairs of real members are judged instant by instant; the one order
     "sim": 6004,  # what simulated applications send may have headers; total messages
