@@ -230,7 +230,7 @@ CEILINGS = {
     "protocols": 11603,  # one order of total messages; a sleeper that takes a view to go on
     "replicated": 1833,  # dict, lock, counter, leader, and the space that they share
     "rules": 4787,  # pairs of real members are judged instant by instant; the one order
-    "sim": 6004,  # what simulated applications send may have headers; total messages
+    "sim": 6006,  # what simulated applications send may have headers; total messages, parts
     "spark": 8538,  # 22 guarantees more of real members; what the source chooses; the sink
     "trace": 6124,  # messages to one member, requests; archives on any file system
     "window": 1797,  # runs are cut where messages with headers begin
