@@ -224,9 +224,9 @@ def test_files_are_short(path: str) -> None:
 CEILINGS = {
     "aio": 8781,  # headers; single messages that find no room are kept, those to one gathered
     "benchmarks": 5455,  # calls of messages to one member and of bursts; shares of a network's rate
-    "cli": 4228,  # cells of a terminal; ringcast publish
+    "cli": 4261,  # cells of a terminal; ringcast publish; ringcast explore total
     "core": 700,  # who observes a member looks at its deadlines
-    "explore": 3928,  # explorations tell how far they are
+    "explore": 4705,  # explorations tell how far they are; one order, without each of its rules
     "protocols": 11603,  # one order of total messages; a sleeper that takes a view to go on
     "replicated": 1833,  # dict, lock, counter, leader, and the space that they share
     "rules": 4787,  # pairs of real members are judged instant by instant; the one order
