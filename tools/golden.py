@@ -239,7 +239,7 @@ def _made(jobs: int, seeds: list[tuple[str, int]]) -> dict[str, list[str]]:
         (protocol, name)
         for protocol, scenarios in {"ring": RINGS, **SCENARIOS}.items()
         for name in scenarios
-        if f"{protocol} {name}" not in LARGE and protocol != "views"
+        if f"{protocol} {name}" not in LARGE and protocol not in ("views", "total")
     ]
     with get_context("spawn").Pool(jobs) as pool:
         explored = pool.map_async(_explorer_line, small, chunksize=1)

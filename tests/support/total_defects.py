@@ -21,7 +21,7 @@ from ringcast.protocols.views.streams import ViewStreams
 from ringcast.wire.batches import Head
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ringcast.core.effects import Effects
     from ringcast.core.view_change import Begin, Cut, OrderStanding
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 BEGIN, RECEIVE = TotalOrder.begin, TotalOrder.receive
 ELSEWHERE, FREEZE = TotalOrder._come_from_elsewhere, TotalOrder.freeze
 ACCEPT, SUBMIT, PENDING_TAKE = Pending.accept, Pending.submit, Pending.take
-RESTORE, DEPART, OFFER = History.restore, History.depart, Queues.offer
+RESTORE, DEPART = History.restore, History.depart
+OFFER, TAKE = Queues.offer, Queues.take
 ON_DATA, READ, READER_BEGIN = MulticastReceiver.on_data, OrderReader.read, OrderReader.begin
 WITH_ORDER = parts._with_order
 VIEW_BEGIN = ViewStreams._begin
@@ -161,6 +162,25 @@ def sees_nothing(self: OrderReader, start: Start) -> None:
     READER_BEGIN(self, start._replace(seen={}))
 
 
+def sees_in_one_view(self: TotalOrder, taken: Mapping[Member, int]) -> None:
+    self._seen = dict(taken)
+
+
+def serves_one_origin(self: Queues, count: int) -> list[tuple[Member, bytes]]:
+    taken: list[tuple[Member, bytes]] = []
+    while self._turn and len(taken) < count:
+        origin = self._turn[0]
+        taken += TAKE(self, 1)
+        if origin in self._waiting:
+            self._turn.remove(origin)
+            self._turn.appendleft(origin)
+    return taken
+
+
+def keeps_nothing_early(self: TotalOrder, next_tag: int) -> None:
+    FREEZE(self, 0)
+
+
 def counts_batches(self: OrderReader, first: int, pieces: list[bytes], *args: Any) -> None:
     before = self.position
     READ(self, first, pieces, *args)
@@ -192,12 +212,15 @@ DEFECTS: dict[str, list[tuple[Any, str, Any]]] = {
     "17 parts count": [(Head, "ends", property(lambda head: 1 if head.is_part else head.extent))],
     "18 unfinished tails stay": [(OrderReader, "begin", keeps_its_parts)],
     "20 gone by lists": [(streams, "installed", names_by_lists)],
+    "22 serves one origin": [(Queues, "take", serves_one_origin)],
     "27 cut without order": [(parts, "_with_order", cut_without_order)],
     "cut at what each has": [(Agreement, "is_kept", lambda self, stream: False)],
     "takes no cut": [(ViewStreams, "_begin", begins_without_the_cut)],
     "counts batches": [(OrderReader, "read", counts_batches)],
     "sees nothing": [(OrderReader, "begin", sees_nothing)],
     "waits for none of its own": [(OrderedStreams, "_is_ordered", property(lambda self: True))],
+    "sees in one view": [(TotalOrder, "_see", sees_in_one_view)],
+    "keeps nothing early": [(TotalOrder, "freeze", keeps_nothing_early)],
     "keeps what is taken": [(Pending, "take", silent)],
     "restores nothing": [(History, "restore", silent)],
 }

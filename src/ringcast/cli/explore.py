@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -167,6 +168,28 @@ _COMMANDS: dict[str, tuple[str, str, int, list[Callable[[Any], Any]]]] = {
             ),
         ],
     ),
+    "total": (
+        "Explore one order of total messages: whoever dies, however views change.\n\nIn the first "
+        "scenarios any members change their view at any time, and every order of events is tried. "
+        "In the others whole nodes go through one change, which is tried again for every datagram "
+        "and everything that may befall it.",
+        ' --scenario "one origin"; --scenario "sequencer dies"; --without gate',
+        1800,
+        [
+            _scenario_option(SCENARIOS["total"]),
+            _option(
+                "--proposals",
+                type=click.IntRange(0, 3),
+                help="How often views change where anybody may change them, instead of what the "
+                "scenario says. Each more takes a hundred times longer.",
+            ),
+            _option(
+                "--crashes",
+                type=click.IntRange(0, 2),
+                help="How many members may crash there, instead.",
+            ),
+        ],
+    ),
 }
 """What each is for, arguments for examples, how long it may take, and its own options."""
 
@@ -189,10 +212,12 @@ def _add_command(command: str) -> None:
             ),
             json_file,
             ends_at=ends_at,
+            is_everything=without is None and terms["name"] == "all",
         )
 
     run.__doc__ = (
-        f"{summary}\n\nExits with 1 if a violation was found or an exploration was not completed."
+        f"{summary}\n\nExits with 1 if a violation was found, an exploration was not completed, or "
+        "all scenarios together gave some rule nothing to judge."
         "\n\n\b\nExamples:"
         + "".join(f"\n  ringcast explore {command}{each}" for each in examples.split(";"))
     )
@@ -235,9 +260,11 @@ def _explore_each(
     *,
     is_summed: bool = True,
     ends_at: float | None = None,
+    is_everything: bool = False,
 ) -> None:
-    """One after the other, each with its report; then the total, and the exit status."""
-    reports = []
+    """One after the other, each with its report; then the total, and the exit status. In everything
+    that a command explores each rule has to have something to judge."""
+    reports: list[Report] = []
     for at, scenario in enumerate(scenarios, 1):
         note(f"exploring {at} of {len(scenarios)}: {scenario.name} …")
         reports.append(explore_one(scenario, on_progress=_Progress(ends_at)))
@@ -250,6 +277,10 @@ def _explore_each(
         "violations": sum(len(report.violations) for report in reports),
         "complete": all(report.complete for report in reports),
     }
+    judged = Counter({rule: 0 for report in reports for rule in report.premises})
+    for report in reports:
+        judged.update(report.premises)
+    unjudged = [rule for rule, count in sorted(judged.items()) if is_everything and not count]
     rows = list(map(_in_json, scenarios, reports))
     told = {**what, "scenarios": rows, **(total if is_summed else {})}
     if not is_told(told, json_file) and is_summed:
@@ -257,7 +288,9 @@ def _explore_each(
             f"total: {counted(states, 'state')}, {total['states_per_s']} states/s; violations: "
             f"{total['violations']}; {'complete' if total['complete'] else INCOMPLETE}"
         )
-    if total["violations"] or not total["complete"]:
+        if unjudged:
+            click.echo(f"never judged: {', '.join(unjudged)}")
+    if total["violations"] or not total["complete"] or unjudged:
         sys.exit(1)
 
 

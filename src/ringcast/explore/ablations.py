@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ringcast.core.effects import Effects
 from ringcast.core.view_change import order
+from ringcast.explore.broken import always, broken, nothing, without
 from ringcast.explore.explorer import STALL
 from ringcast.explore.scenarios import SCENARIOS
+from ringcast.explore.total_ablations import OF_TOTAL
 from ringcast.explore.unicast import LATE_EFFECT
 from ringcast.explore.view_steps import Script
 from ringcast.explore.view_world import NOT_IN
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from ringcast.core.shared import Deadlines, GroupState
     from ringcast.core.view_change import Begin, Cut, Part
     from ringcast.events import Event
+    from ringcast.explore.broken import Ablation
     from ringcast.explore.system import Scenario
     from ringcast.explore.view_world import Person, World
     from ringcast.model import Member, Origin, ViewId
@@ -52,21 +55,8 @@ if TYPE_CHECKING:
     from ringcast.wire.frames import Sync, SyncOk, UnicastData
 
 
-def broken(base: type, **parts: object) -> type:
-    """A class with these attributes in place of its own."""
-    return type(f"Broken{base.__name__}", (base,), parts)
-
-
-def _nothing(*_: object) -> None:
-    """What this method does is taken away."""
-
-
-def _always(*_: object) -> bool:
-    return True
-
-
 def muted(
-    method: Callable[..., None], is_muted: Callable[..., bool] = _always
+    method: Callable[..., None], is_muted: Callable[..., bool] = always
 ) -> Callable[..., None]:
     """A method without effects, where `is_muted` says so of the same arguments."""
 
@@ -282,23 +272,9 @@ def _read_ahead(self: ViewStreams, events: Sequence[Event], **_: object) -> None
     ViewStreams.follow_view(self, events, pauses=False)
 
 
-class Ablation(NamedTuple):
-    parts: dict[str, Any]
-    """What is explored in place of a scenario's own."""
-    scenario: Any
-    """Where the rule is missed."""
-    finding: str = ""
-    """What is found there, where that is always the same."""
-
-
-def _without(place: str, base: type, scenario: Any, finding: str = "", **parts: object) -> Ablation:
-    """In this scenario, a class with these parts instead of its own, at this place."""
-    return Ablation({place: broken(base, **parts)}, scenario, finding)
-
-
-_multicast = partial(_without, "protocol", ViewStreams)
-_unicast = partial(_without, "protocol", ReliableUnicast)
-_nodes = partial(_without, "multicast", ViewStreams)
+_multicast = partial(without, "protocol", ViewStreams)
+_unicast = partial(without, "protocol", ReliableUnicast)
+_nodes = partial(without, "multicast", ViewStreams)
 
 
 def _sender(scenario: Scenario, finding: str, **parts: object) -> Ablation:
@@ -311,7 +287,7 @@ def _machines(
     """Members that propose these sets, each by the first that is named."""
     sets = tuple(targets.split())
     scenario = Proposals("", tuple(views.split()), "A", stream, messages, True, len(sets), 0, sets)
-    return _without("system", Views, scenario, **parts)
+    return without("system", Views, scenario, **parts)
 
 
 def _proposing(targets: str, stream: Stream = Stream.FIFO, **parts: Any) -> Ablation:
@@ -320,7 +296,7 @@ def _proposing(targets: str, stream: Stream = Stream.FIFO, **parts: Any) -> Abla
 
 
 UNIFORM = Stream.UNIFORM
-_GROUP, _PAIR, _SYNC, _ = SCENARIOS.values()
+_GROUP, _PAIR, _SYNC, *_ = SCENARIOS.values()
 _ONE_LOST = replace(_PAIR["loss"], messages=1)
 _NEVER_GOT = "a receiver counts as delivered what its application never got (S2)"
 _WENT_BACK = "a receiver went back to an older connection (S6)"
@@ -345,7 +321,7 @@ _OF_MULTICAST = {
                 MulticastReceiver.on_watermark,
                 lambda self, *_: not self._timers.is_armed(Timer.ACK),
             ),
-            _on_duplicate=_nothing,
+            _on_duplicate=nothing,
         ),
     ),
     # What is sent is committed before anybody holds it.
@@ -357,7 +333,7 @@ _OF_MULTICAST = {
 _OF_UNICAST = {
     # Whatever connection a receiver speaks of, it is taken for the current one: an ack of one that
     # is over purges messages on the next.
-    "ack-conn": _sender(_PAIR["stale"], LATE_EFFECT, is_current=_always),
+    "ack-conn": _sender(_PAIR["stale"], LATE_EFFECT, is_current=always),
     # A Close counts whatever connection it speaks of.
     "close-conn": _unicast(_PAIR["stale"], LATE_EFFECT, _on_close=_close_any),
     # Whatever comes first opens the window.
@@ -366,17 +342,17 @@ _OF_UNICAST = {
     # number of new connections.
     "nonce": _sender(_SYNC["drop"], _TOO_MANY, on_sync=_answer_again),
     # Another connection than the one at hand is taken for a newer one.
-    "order": _unicast(_PAIR["stale"], _TWICE, _known=_nothing),
+    "order": _unicast(_PAIR["stale"], _TWICE, _known=nothing),
     # Any SyncOk counts, however old: the receiver goes back to a connection that the sender has
     # left.
     "outstanding": _unicast(replace(_SYNC["drop"], messages=1), _WENT_BACK, _is_awaited=_await_any),
     # What is new is acknowledged and nothing again: a lost last ack is never made good.
-    "reack": _unicast(_ONE_LOST, STALL, receiver=broken(UnicastReceiver, _on_duplicate=_nothing)),
+    "reack": _unicast(_ONE_LOST, STALL, receiver=broken(UnicastReceiver, _on_duplicate=nothing)),
     # Ends without a word: what a dead peer has not got is not reported.
     "report": _sender(_PAIR["crash"], _UNTOLD, give_up=lambda self, *_: self._step(Input.GONE)),
     # Neither the tick nor the tail timer resends anything: a lost last message leaves no gap, so
     # nobody misses it.
-    "resend": _sender(_ONE_LOST, STALL, _resend=_nothing),
+    "resend": _sender(_ONE_LOST, STALL, _resend=nothing),
     # A SyncOk that comes again is not confirmed again: it comes for ever.
     "sync-ack": _unicast(
         replace(_SYNC["drop and loss"], messages=1),
@@ -386,14 +362,14 @@ _OF_UNICAST = {
         ),
     ),
     # A dropped window takes with it how far it was: what was not acknowledged comes again.
-    "tombstone": _unicast(_SYNC["drop"], _TWICE, _remembered=_nothing),
+    "tombstone": _unicast(_SYNC["drop"], _TWICE, _remembered=nothing),
 }
 
 _OF_VIEWS = {
     "promise": _machines(
-        *("AB B", UNIFORM), follower=AnswersLower, _matters=_lower_matters, _may_matter=_always
+        *("AB B", UNIFORM), follower=AnswersLower, _matters=_lower_matters, _may_matter=always
     ),
-    "freeze": _machines("AB", _may_send=_always),
+    "freeze": _machines("AB", _may_send=always),
     "deaf": _machines(
         *("C", UNIFORM), _hears=lambda self, who: who.follower.phase is not Phase.FLUSHED
     ),
@@ -405,17 +381,17 @@ _OF_VIEWS = {
     "finish": _proposing("AB AB", _behind=lambda self: {}),
     "last flushed": _proposing("ABC BC", _behind=_finishing(_any)),
     "dead": _proposing("ABC CB", _behind=_finishing(_last)),
-    "tag": _machines("A B", UNIFORM, _is_of=_always),
+    "tag": _machines("A B", UNIFORM, _is_of=always),
     "parts": _machines(
         *("A BA", UNIFORM),
         proposer=broken(Proposer, _make_cut=_cut_as_before),
-        follower=broken(Follower, _is_mine=_always),
+        follower=broken(Follower, _is_mine=always),
     ),
     "window": _machines("BA", views="A B", _start=_start_at_zero),
     "gate": _machines("B", UNIFORM, _waits=lambda self: False),
     "order": _nodes(Script("", ("ABC",), crashes="C", idle="B"), attach=_announce_at_once),
     "commit": _nodes(Script("", ("ABC",), crashes="C", unheard="CA"), _begin=_commit_nothing),
-    "leave": _without(
+    "leave": without(
         *("membership", GroupViews, Script("", ("ABC",), leaves="C", unheard="CB")),
         _propose=_propose_without_leavers,
     ),
@@ -438,6 +414,10 @@ ABLATIONS = {
     "views": {
         rule: each._replace(scenario=replace(each.scenario, name=f"without {rule}"))
         for rule, each in _OF_VIEWS.items()
+    },
+    "total": {
+        rule: each._replace(scenario=replace(each.scenario, name=f"without {rule}"))
+        for rule, each in OF_TOTAL.items()
     },
 }
 """By command: what is taken away → the protocol without it, and what comes of it."""

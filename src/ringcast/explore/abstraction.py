@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
 from ringcast.core.shared import Deadlines, GroupState, Timers
+from ringcast.core.view_change import Part
 from ringcast.datagrams import Datagrams
 from ringcast.errors import Undeliverable
 from ringcast.node import Node
@@ -35,6 +36,10 @@ from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.repair import Gap, Repair, Request
 from ringcast.protocols.stack import Stack
 from ringcast.protocols.stream import ReceiveStream, SendStream
+from ringcast.protocols.total.history import Entries
+from ringcast.protocols.total.order import TotalOrder
+from ringcast.protocols.total.pending import Pending
+from ringcast.protocols.total.queues import Queues
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver
 from ringcast.protocols.unicast_receiving import SyncRequest, UnicastReceiving
@@ -134,6 +139,12 @@ LEFT_OUT: dict[type, LeftOut] = {
         "_tau _ack_interval", instants="pause _is_retransmitted _round_trip _start _timed"
     ),
     Fetch: LeftOut("me _half_of", instants="_tries _interval"),
+    TotalOrder: LeftOut(
+        "me _fragment_bytes", "refused", "_blocked_since _sent_at _interval", "view entries"
+    ),
+    Pending: LeftOut("capacity", elsewhere="size _ahead"),
+    Queues: LeftOut(counters="overdrawn", elsewhere="_sizes"),
+    Entries: LeftOut(elsewhere="log _view"),
 }
 
 TOLD_BY: dict[type, Callable[[Any], Any]] = {
@@ -151,7 +162,9 @@ TOLD_BY: dict[type, Callable[[Any], Any]] = {
         {half.origin: cut for half, cut in view.cuts.items()},
         view.has_new,
         view.pauses,
+        view.start and (view.start.position, dict(view.start.seen)),
     ),
+    Part: lambda part: (part.view, part.members, dict(part.cuts), dict(part.sources)),
     Early: lambda early: {
         peer: (kept.conn, {first: run.payloads for first, run in kept.runs.items()})
         for peer, kept in early._kept.items()
@@ -217,6 +230,8 @@ def _canonical(value: Any) -> Any:
     kind: Any = type(value)
     if kind is tuple:
         return tuple(map(_canonical, value))
+    if kind in TOLD_BY:
+        return _canonical(TOLD_BY[kind](value))
     if isinstance(value, _PLAIN) or callable(value):
         return value
     if kind is dict or kind is Counter:
@@ -227,8 +242,6 @@ def _canonical(value: Any) -> Any:
         return frozenset(value)
     if kind is bytearray:
         return bytes(value)
-    if kind in TOLD_BY:
-        return _canonical(TOLD_BY[kind](value))
     if kind in _TERMS or kind in _TOLD_ELSEWHERE:
         return ()
     hidden = left_out(kind)

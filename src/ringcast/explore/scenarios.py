@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.explore.multicast import MulticastSystem
 from ringcast.explore.system import Fault, Scenario
+from ringcast.explore.total import Orders
 from ringcast.explore.unicast import UnicastSystem
-from ringcast.explore.view_steps import Script
+from ringcast.explore.view_steps import ORDERED, Script
 from ringcast.explore.views import Proposals
 from ringcast.model import Stream
 
@@ -61,6 +62,26 @@ VIEWS: dict[str, Proposals | Script] = {
 }
 """Members that propose whatever they like, in every order; then whole nodes, through one change."""
 
+TOTAL: dict[str, Orders | Script] = {
+    each.name: each
+    for each in (
+        Orders("one origin", ("ABC",), "B", proposals=1),
+        Orders("sequencer sends", ("ABC",), "A", proposals=1),
+        Orders("two origins", ("ABC",), "AC", proposals=1, crashes=0),
+        Orders("two messages", ("ABC",), "B", messages=2, proposals=1, crashes=0),
+        Orders("join", ("AB", "C"), "BC", proposals=1, crashes=0),
+        Orders("joiner goes first", ("BC", "A"), "AB", proposals=1, crashes=0),
+        Orders("three parts", ("A", "B", "C"), "AB", proposals=1, crashes=0),
+        Orders("out and back", ("ABC",), "B", crashes=0),
+        Script("sequencer dies", ("ABC",), crashes="A", unheard="AC", streams=ORDERED),
+        Script("another dies", ("ABC",), crashes="C", unheard="AB", streams=ORDERED),
+        Script("sequencer leaves", ("ABC",), leaves="A", unheard="AC", streams=ORDERED),
+        Script("nodes join in order", ("AB",), joins="C", unheard="AB", streams=ORDERED),
+        Script("nodes of two orders", ("AB", "C"), meets=True, unheard="BA", streams=ORDERED),
+    )
+}
+"""Members that change their views however they like; then whole nodes, through one change."""
+
 SCENARIOS: dict[str, Any] = {
     "multicast": table(
         MulticastSystem,
@@ -104,5 +125,6 @@ SCENARIOS: dict[str, Any] = {
         senders=(0,),
     ),
     "views": VIEWS,
+    "total": TOTAL,
 }
 """By command, by name. Each has a description, and can be explored."""

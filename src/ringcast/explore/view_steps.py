@@ -30,6 +30,7 @@ from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.effects import Suspected
 from ringcast.events import StateWanted, ViewInstalled, Writable
 from ringcast.explore.explorer import Report, Violation
+from ringcast.explore.view_watch import ORDERED as ORDERED
 from ringcast.explore.view_watch import STREAMS, Applications, watch
 from ringcast.explore.words import in_words
 from ringcast.model import Address, Member
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from ringcast.events import Event
     from ringcast.explore.explorer import OnProgress
+    from ringcast.model import Stream
     from ringcast.node import Node
     from ringcast.protocols.views.change import ViewChange
     from ringcast.sim.plain import PlainMember
@@ -96,6 +98,7 @@ class Script:
     has_state: bool = False
     retains: bool = False
     """Receivers keep what they have delivered until everybody has."""
+    streams: tuple[Stream, ...] = STREAMS
     faults: tuple[Fault, ...] = tuple(Fault)
 
     @property
@@ -109,9 +112,10 @@ class Script:
         notes += ["applications have a state"] * self.has_state
         notes += ["receivers retain"] * self.retains
         notes += [f"{' and '.join(self.severed)} do not hear each other"] * bool(self.severed)
+        sent = " and ".join(f"{self.messages} {each.name.lower()}" for each in self.streams)
         return (
             f"{' | '.join(self.views)}, whole nodes: {', '.join(happens)}; messages: "
-            f"{self.messages} fifo and {self.messages} uniform by each, {self.size} bytes, window "
+            f"{sent} by each, {self.size} bytes, window "
             f"{self.capacity}{''.join(f'; {note}' for note in notes)}; for each datagram: "
             + ", or ".join(fault.value for fault in self.faults)
         )
@@ -168,7 +172,7 @@ class Run:
         self._unheard: Sequence[str] = ()
         self._is_on = False
         self._reader = Codec("explore", Member(Address("10.0.0.2", 1), 1, "?"), 2000)
-        self.applications = Applications(retains=script.retains)
+        self.applications = Applications(script.streams, retains=script.retains)
         self.world = plain_world(start=START_NS)
         self.world.network.faults = [self]
 
@@ -251,7 +255,7 @@ class Run:
         )
         me, layers = _member(name), self._layers
         node = build_node(
-            *(me, config), detector=None, streams=STREAMS, state=script.has_state, **layers
+            *(me, config), detector=None, streams=script.streams, state=script.has_state, **layers
         )
         member = watch(node, self.applications.rows, self._see)
         begin(self.world, member, list(map(_address, others)))
@@ -328,7 +332,7 @@ class Run:
 
     def _want(self, name: str, size: int) -> None:
         """One more message on each stream."""
-        for stream in STREAMS:
+        for stream in self.script.streams:
             self.applications.want(_member(name), stream, size)
         self._offer(name)
 

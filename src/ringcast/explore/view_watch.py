@@ -7,9 +7,10 @@ from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 from ringcast.events import Closed, Delivered, StateBegun, StateChunk, ViewInstalled
-from ringcast.explore.view_world import judge
+from ringcast.explore.view_world import RULES, judge
 from ringcast.model import Origin, Stream
 from ringcast.rules.evidence import Run
+from ringcast.rules.table import ORDER
 from ringcast.sim.plain import PlainMember
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.messages import origin_of, range_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ringcast.rules.history import History
 
 STREAMS = (Stream.FIFO, Stream.UNIFORM)
+ORDERED = (Stream.FIFO, Stream.TOTAL)
 
 
 class Rows:
@@ -85,14 +87,15 @@ def watch(node: Node, rows: list[Row], see: Callable[[Member, Event], None]) -> 
 class Applications:
     """Of a whole group: what they want to send, what they get, and the state of each."""
 
-    def __init__(self, *, retains: bool) -> None:
+    def __init__(self, streams: tuple[Stream, ...], *, retains: bool) -> None:
         self.wrong: list[str] = []
         self.rows: list[Row] = []
         self.backlog: defaultdict[Member, dict[Stream, deque[bytes]]] = defaultdict(
-            lambda: {stream: deque() for stream in STREAMS}
+            lambda: {stream: deque() for stream in streams}
         )
         self.state: defaultdict[Member, set[bytes]] = defaultdict(set)
         self._retains = retains
+        self._has_order = Stream.TOTAL in streams
         self._places: dict[bytes, tuple[Origin, int]] = {}
         """Of each message: its stream, and its number there."""
         self._wanted: Counter[Origin] = Counter()
@@ -148,7 +151,11 @@ class Applications:
         """After a run, at whose end these are in the group. With a state theirs are the same, but
         for what the departed have sent and nobody retains."""
         facts = Facts(purge="acks_retained" if self._retains else "acks")
-        self.wrong += judge(self.rows, facts, premises)
+        rules, rows = list(RULES.values()), self.rows
+        if self._has_order:  # nothing uniform is sent; who misses a view is explored elsewhere
+            rules = [rule for rule in rules if rule.id not in ("VS6", "VS7")]
+            self.wrong += judge([*rows, *self._ends(living)], facts, premises, ORDER)
+        self.wrong += judge(rows, facts, premises, rules)
         history, keys = Run(self.rows, facts).history, [*map(member_key, living)]
         self.wrong += self._left_out(history, keys, premises)
         self.wrong += self._left_behind(history, keys, premises)
@@ -163,13 +170,19 @@ class Applications:
             payload
             for payload, (origin, _) in self._places.items()
             if origin.sender not in living
-            and not (self._retains or origin.stream is Stream.UNIFORM)
+            and not (self._retains or origin.stream is not Stream.FIFO)
         }
         states = [self.state[member] - lost for member in living]
         if has_state:
             premises["T1"] += 1
             if any(state != states[0] for state in states):
                 self.wrong.append("T1: members have not the same state")
+
+    def _ends(self, living: Sequence[Member]) -> Iterator[Row]:
+        """Who is dead, and that all is calm: what some rules of one order go by."""
+        for who in {row.key for row in self.rows} - {(str(who), who.incarnation) for who in living}:
+            yield Row(trace.CRASH, *who, len(self.rows))
+        yield Row(trace.PHASE, "", 0, 0, kind="end")
 
     def _left_out(
         self, history: History, living: Sequence[str], premises: Counter[str]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ringcast.protocols.views.follower import Follower
     from ringcast.protocols.views.frames import ChangeFrame, Propose
     from ringcast.protocols.views.proposer import Proposer
+    from ringcast.rules.findings import Rule
     from ringcast.trace.rows import Facts
 
 T = TypeVar("T")
@@ -31,16 +32,21 @@ NOT_IN = -1
 RULES = {rule.id: rule for rule in sorted((*VIEWS, uniform_in_all)) if rule.id <= "VS7"}
 
 
-def judge(rows: Iterable[Row], facts: Facts, premises: Counter[str]) -> list[str]:
-    """Which rules of views this breaks; each counts how often its premise was true."""
-    found = verdicts(RULES.values(), rows, facts)
+def judge(
+    rows: Iterable[Row],
+    facts: Facts,
+    premises: Counter[str],
+    rules: Iterable[Rule] = RULES.values(),
+) -> list[str]:
+    """Which of these this breaks; each counts how often its premise was true."""
+    found = verdicts(rules, rows, facts)
     for verdict in found:
         premises[verdict.id] += verdict.premises
     return [f"{verdict.id}: {verdict.title}" for verdict in found if verdict.violations]
 
 
 @cache
-def _keys(members: tuple[Member, ...]) -> tuple[str, ...]:
+def keys_of(members: tuple[Member, ...]) -> tuple[str, ...]:
     return tuple(map(member_key, members))
 
 
@@ -81,6 +87,10 @@ class Person:
     is_up: bool = True
     key: int = 0
     """The same for members that behave alike; 0: not known."""
+    streams: int = 0
+    """Where they are real: which they are, by number."""
+    rows: tuple[Row, ...] = ()
+    """Then: what it has done."""
 
     def copy(self) -> Person:
         """With machines of its own."""
@@ -134,6 +144,10 @@ class World:
     marks: int = 0
     """The same where the same is in the cuts."""
     crashes: int = 0
+    flight: tuple[int, ...] = ()
+    """Where streams are real: what may still arrive, by number."""
+    wrong: tuple[str, ...] = ()
+    """Then: what the last step did that it must not."""
 
     def copy(self, member: Member, *, is_changing: bool = False) -> World:
         """To do something to this member; `is_changing`: to its machines."""
@@ -170,7 +184,7 @@ class World:
                 if view in asked:
                     those = asked[view].view.members
                     part = next((p.members for p in self.cuts[view].parts if me in p.members), ())
-                yield row(VIEW, members=_keys(those), part=_keys(part), **named)
+                yield row(VIEW, members=keys_of(those), part=keys_of(part), **named)
                 yield from left
                 yield row(SHOWN, **named)
                 sent = [n for n, tag in enumerate(self.sent, 1) if tag == view]
@@ -184,5 +198,5 @@ class World:
             for proposal in self.proposals:
                 if proposal.id.creator == me:
                     yield row(
-                        FREEZE, members=_keys(proposal.members), **naming_in_order(proposal.id)
+                        FREEZE, members=keys_of(proposal.members), **naming_in_order(proposal.id)
                     )

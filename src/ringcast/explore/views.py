@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ringcast.explore.explorer import Report
     from ringcast.explore.view_world import Said
-    from ringcast.protocols.views.frames import ChangeFrame
+    from ringcast.protocols.views.frames import ChangeFrame, Wish
 
 STUCK = "stuck: a proposal of all who live does not end in one view"
 ROUNDS = 8
@@ -83,13 +83,15 @@ class Views:
 
     follower = Follower
     proposer = Proposer
+    late: Any = Propose | Finish | Cut | Install
+    """Frames that may arrive at any later time. The others are answers, and come at once."""
 
     def __init__(self, scenario: Proposals) -> None:
         self.scenario = scenario
         self.premises: Counter[str] = Counter()
         names = sorted("".join(scenario.views))
         self.members = [Member(Address("h", NAMES.index(name)), 1, name) for name in names]
-        sender = next(member for member in self.members if member.name == scenario.sender)
+        sender = next(member for member in self.members if member.name in scenario.sender)
         self.origin = Origin(sender, scenario.stream)
         self._is_uniform = scenario.stream is Stream.UNIFORM
         self._facts = Facts(purge="acks_retained" if scenario.is_retained else "acks")
@@ -326,13 +328,8 @@ class Views:
         self._do(world, dest, wishes)
 
     def _do(self, world: World, member: Member, wishes: Wishes) -> None:
-        person = world.people[member]
         for wish in wishes.streams:
-            if isinstance(wish, Freeze):
-                snapshot = self._snapshot(world, member)
-                person.follower.on_snapshot(person.follower.promised, snapshot, wishes)
-            elif isinstance(wish, Begin):
-                self._begin(person, member, wish)
+            self._tell_streams(world, member, wish, wishes)
         for dest, frame in wishes.frames:
             if isinstance(frame, Cut) and frame.id not in world.cuts:
                 world.cuts = {**world.cuts, frame.id: frame}
@@ -340,13 +337,21 @@ class Views:
                 world.marks = self._number((world.marks, *frame.starts.items(), *parts, frame.id))
             if dest == member:
                 self._receive(world, member, member, frame)
-            elif isinstance(frame, Propose | Finish | Cut | Install):
+            elif isinstance(frame, self.late):
                 text = f"{dest} {_text(frame)}"
                 if text not in world.frames:
                     world.frames = {**world.frames, text: (member, dest, frame)}
             elif world.people[dest].is_there:
                 world.people[dest] = world.people[dest].copy()
                 self._receive(world, member, dest, frame)
+
+    def _tell_streams(self, world: World, member: Member, wish: Wish, wishes: Wishes) -> None:
+        person = world.people[member]
+        if isinstance(wish, Freeze):
+            snapshot = self._snapshot(world, member)
+            person.follower.on_snapshot(person.follower.promised, snapshot, wishes)
+        elif isinstance(wish, Begin):
+            self._begin(person, member, wish)
 
     def _snapshot(self, world: World, member: Member) -> Snapshot:
         own = len(world.sent) if member == self.origin.sender else 0

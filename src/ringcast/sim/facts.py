@@ -93,7 +93,7 @@ def happenings(cluster: Cluster) -> dict[str, int]:
     if options.second is Stream.UNIFORM:
         found |= {name: counts[name] for name in UNIFORM}
     if options.second is Stream.TOTAL:
-        found |= sequencers(rows)
+        found |= sequencers(rows, has_parts=options.partitions)
     if options.has_stability:
         seen = cluster.recorder.happenings
         found |= {

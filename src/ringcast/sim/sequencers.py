@@ -21,12 +21,14 @@ LEAVES, LEFT_OUT = "a sequencer leaves", "a sequencer is excluded alive"
 DEMOTED = "a sequencer is demoted"
 CARRIED, SEEN = "carried", "seen"
 
-NAMES = (BY_NOBODY, BY_A_CUT, BY_SOME, BY_ALL, LEAVES, LEFT_OUT, DEMOTED, CARRIED, SEEN)
+NAMES = (BY_NOBODY, BY_A_CUT, BY_SOME, BY_ALL, LEAVES, LEFT_OUT, DEMOTED, CARRIED)
+OF_PARTS = (SEEN,)
+"""A member has to take, apart from the others, what they take later."""
 
 
-def sequencers(rows: Sequence[Row]) -> dict[str, int]:
-    """How often what happened."""
-    counts = Counter(dict.fromkeys(NAMES, 0))
+def sequencers(rows: Sequence[Row], *, has_parts: bool) -> dict[str, int]:
+    """How often what happened; of what befalls parts, if the group falls apart."""
+    counts = Counter(dict.fromkeys((*NAMES, *OF_PARTS), 0))
     views: dict[MemberKey, Row] = {}
     ended: set[str] = set()
     accepted: dict[tuple[str, int], Row] = {}
@@ -56,7 +58,7 @@ def sequencers(rows: Sequence[Row]) -> dict[str, int]:
                     taken[row.peer_member, number].setdefault(row.member, row)
     for crash, view in crashes:
         counts.update(_fates(crash, view, accepted, taken))
-    return dict(counts)
+    return {name: counts[name] for name in (*NAMES, *(OF_PARTS if has_parts else ()))}
 
 
 def _fates(

@@ -15,14 +15,19 @@ from hypothesis import strategies as st
 
 from ringcast.config import GroupConfig
 from ringcast.core.shared import Deadlines, GroupState
+from ringcast.core.view_change import Begin, Cut, Part
 from ringcast.events import Delivered
 from ringcast.explore.abstraction import LEFT_OUT, TOLD_BY, attributes, canonical, clone, left_out
+from ringcast.explore.total_streams import Streams
 from ringcast.model import Address, Member, Stream, View, ViewId
 from ringcast.node import build_node
 from ringcast.protocols.repair import Repair
+from ringcast.protocols.views.streams import ViewStreams
 from support.cluster import cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from ringcast.node import Node
 
 
@@ -257,6 +262,20 @@ STATE = {
 }
 """By class: what tells its machines apart."""
 
+OF_ORDER = {
+    "Deliveries": "_asked _batches _delivered",
+    "Entries": "_begun seqno",
+    "History": "has_forgotten marks position",
+    "OrderReader": "_parts _seen position",
+    "OrderReceipts": "_asked _through",
+    "Pending": "_payloads _taken_of_lowest _under_way carried low next offset submitted",
+    "Queues": "_turn _waiting next",
+    "TotalOrder": "_early _early_bytes _next_tag _place _queued _seen _tag _wanted deliveries"
+    " history is_blocked is_open pending queues reader receipts timers",
+    "ViewStreams": STATE["ViewStreams"] + " entries is_ordering total",
+}
+"""The same of those that are there only in a group with total messages."""
+
 SHARED = {"group", "deadlines"}
 """What every layer has from its node."""
 
@@ -297,13 +316,34 @@ def group_of_two() -> list[Node]:
     return nodes
 
 
-def test_every_attribute_is_state_or_left_out() -> None:
+def ordered_pair() -> list[ViewStreams]:
+    """A sequencer and another, with what one has submitted."""
+    streams, members = Streams(ViewStreams), [Member(Address("x", n), 1, "") for n in (1, 2)]
+    view = View(ViewId(members[0], 1), tuple(members))
+    begin = Begin(view, Cut(view.id, (Part(view.id, view.members, {}, {}),), {}))
+    first, other = (streams.change(streams.fresh(member), begin).after for member in members)
+    step = streams.send(other, b"x")
+    first = streams.receive(first, *step.late).after
+    return [streams.all[first], streams.all[step.after]]
+
+
+@pytest.mark.parametrize(
+    ("group", "expected", "kinds"),
+    [
+        (group_of_two, STATE, STATE.keys()),
+        (ordered_pair, STATE | OF_ORDER, OF_ORDER.keys()),
+    ],
+)
+def test_every_attribute_is_state_or_left_out(
+    group: Callable[[], object], expected: dict[str, str], kinds: Collection[str]
+) -> None:
     found: dict[int, object] = {}
-    machines(group_of_two(), found)
+    machines(group(), found)
     seen = {type(machine).__name__ for machine in found.values()}
-    assert seen == STATE.keys()
+    assert seen >= set(kinds)
+    assert seen <= expected.keys()
     for machine in found.values():
-        state = set(STATE[type(machine).__name__].split())
+        state = set(expected[type(machine).__name__].split())
         names = set(attributes(machine)) - SHARED
         assert names - left_out(type(machine)) == state, type(machine)
         assert not state & left_out(type(machine)), type(machine)

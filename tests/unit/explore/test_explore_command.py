@@ -15,6 +15,7 @@ from ringcast.explore.ablations import ABLATIONS
 from ringcast.explore.explorer import STALL
 from ringcast.explore.ring import RINGS
 from ringcast.explore.scenarios import SCENARIOS
+from ringcast.explore.total import Orders
 
 TWICE_ACCEPTED = "add() accepted one seqno twice (RB7)"
 
@@ -41,6 +42,10 @@ def run_json(command: str, *options: str) -> Any:
                 "VIOLATION VS7: nobody misses a view of members that it was never parted from",
                 "      1  A proposes 2@A of AB",
             ],
+        ),
+        (
+            "total --without gate",
+            ["VIOLATION O5: what is taken before a view comes is taken", "B sends 1"],
         ),
         ("ring --variant unlocked --scenario B", [f"VIOLATION {TWICE_ACCEPTED}"]),
         ("ring --scenario E --unguarded", ["one message was delivered twice (RB7)"]),
@@ -125,6 +130,14 @@ def test_it_speaks_json(command: str, name: str, options: str) -> None:
     (row,) = document["scenarios"]
     assert row["scenario"] == name
     assert options.strip("-") in row["description"]
+
+
+def test_a_rule_that_has_nothing_to_judge_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = Orders("quiet", ("AB",), messages=0, proposals=0, crashes=0)
+    monkeypatch.setitem(SCENARIOS, "total", {"quiet": quiet})
+    output = run("total")
+    assert "no violation" in output
+    assert output.splitlines()[-1] == "never judged: O-L1, O2, O3, O4, O5, O6, O8, O9"
 
 
 # What is chosen

@@ -440,6 +440,20 @@ def test_what_was_taken_apart_is_told_and_its_number_is_skipped() -> None:
     assert (submit.is_lowest, head_of(submit.batch)[2]) == (True, 3)
 
 
+def test_what_was_taken_apart_is_seen_in_whatever_view_it_comes() -> None:
+    b = Alone(B)
+    b.relayed(1, encode_batch(0, 2, 1, [b"x", b"y"]))
+    b.enter(NEXT, from_elsewhere(B, OrderStanding(9, {C: 1})))
+    assert b.begun.start.seen == {C: 2}
+    later = View(ViewId(A, NEXT.counter + 1), NEXT.members)
+    b.enter(later)
+    assert b.begun.start.seen == {C: 2}
+    place = later.members.index(C)
+    b.relayed(1, encode_batch(0, place, 2, [b"y"]))
+    b.enter(View(ViewId(A, later.counter + 1), NEXT.members))
+    assert b.begun.start.seen == {}  # it is in the history
+
+
 def test_if_marks_were_forgotten_what_was_ever_submitted_is_not_submitted_again() -> None:
     b = Alone(B)
     b.order.send([b"1", b"2"], 0, b.out)

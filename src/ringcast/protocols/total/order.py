@@ -16,7 +16,8 @@ Every probe interval while something is under way, and nothing of it comes back:
 At the end of a view: take up to the cut.
 On a view: position and marks are those of the leading part. The sequencer begins with empty queues.
     Everybody submits anew what is pending, from the lowest number on. Who comes from elsewhere, in
-    another part than the leading one, drops first what the marks know; the rest is carried.
+    another part than the leading one, drops first what the marks know; the rest is carried. What
+    it took before, and the marks do not know, it has seen, in whatever view it comes again.
     If marks were forgotten, and none of it is known, what was ever submitted is dropped, too:
     nobody can say what has become of it.
 On close: what is pending is not ordered, as far as is known.
@@ -32,7 +33,7 @@ from ringcast.events import Writable
 from ringcast.model import Place, Stream, ViewId
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stream import seconds
-from ringcast.protocols.total.history import Entries, History
+from ringcast.protocols.total.history import MARKS_KEPT, Entries, History
 from ringcast.protocols.total.pending import TOTAL_BYTES, Pending
 from ringcast.protocols.total.queues import Queues
 from ringcast.protocols.total.reading import OrderReader, Start
@@ -42,7 +43,7 @@ from ringcast.wire.changes import tag_of
 from ringcast.wire.frames import Submit, SubmitFrom, SubmitQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
@@ -105,6 +106,7 @@ class TotalOrder:
         self._early: list[tuple[Member, Submit]] = []
         self._early_bytes = 0
         self._place = Place(ViewId(me, 1), 0)  # of the last own message that was taken
+        self._seen: dict[Member, int] = {}  # taken in histories that ended, and not in this one
         self._wanted = 0  # what receipts wait for, as was asked last
         self._queued = 0  # own batches that wait at the sequencer, as it has said last
 
@@ -228,8 +230,17 @@ class TotalOrder:
             self.receive(source, message, now, out)
         self._interval = PROBE_START_NS
         self._go_on(now, out)
-        start = Start(self.history.position, {} if is_led else marks)
-        return Begun(start, tuple(unconfirmed))
+        self._see({} if is_led else marks)
+        return Begun(Start(self.history.position, self._seen), tuple(unconfirmed))
+
+    def _see(self, taken: Mapping[Member, int]) -> None:
+        """This was taken in a history that ends here: what of it, or of what was seen before, comes
+        again, in whatever view, is told to be seen."""
+        marks, seen = self.history.marks, dict(self._seen)
+        for origin, number in taken.items():
+            seen[origin] = max(number, seen.pop(origin, 0))
+        ahead = [(who, number) for who, number in seen.items() if number > marks.get(who, 0)]
+        self._seen = dict(ahead[-MARKS_KEPT:])
 
     def _come_from_elsewhere(
         self, taken: int, view: View, out: Effects
