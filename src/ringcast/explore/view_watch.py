@@ -15,6 +15,7 @@ from ringcast.sim.plain import PlainMember
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.messages import origin_of, range_of
 from ringcast.trace.observe.observer import TraceObserver
+from ringcast.trace.observe.order import order_of
 from ringcast.trace.rows import Facts, Row, member_key, naming, naming_id
 
 if TYPE_CHECKING:
@@ -64,6 +65,13 @@ class Rows:
         self.write(trace.DELIVER, now, **named, **range_of(event), detail=detail)
 
     delivered_fragments = delivered
+
+    def accepted(self, first: int, last: int, view_id: ViewId, now: int) -> None:
+        numbers = {"seqno": first, "seqno2": last, "stream": int(Stream.TOTAL)}
+        self.write(trace.ACCEPT, now, **numbers, **naming_id(view_id))
+
+    def ordered(self, event: Delivered, now: int) -> None:
+        self.write(trace.ORDER, now, **order_of(event))
 
     def forget_sent(self, *_: object) -> None: ...
     def dropped(self, *_: object) -> None: ...
