@@ -8,10 +8,9 @@ code does nothing, or the mutant is equivalent, which tools/equivalent_mutants.t
 reason. A test that does not end is no judgement: such mutants are listed apart. Golden records are
 not asked; they notice everything, and say nothing of what is right.
 
-Which test reaches what is recorded once (build/mutants/reached), with sources that note which of
-their blocks run. A process that has imported all tests then forks for every mutant, and replaces
-the code of one function in the fork; so nothing is written, and nothing left behind. What takes
-effect at import runs in a process of its own.
+Which test reaches what is recorded once (tools/reached.py). A process that has imported all tests
+then forks for every mutant, and replaces the code of one function in the fork: no file changes, and
+nothing is left behind. What takes effect at import runs in a process of its own.
 
     make mutants COUNT=300 SEED=1       draw so many; a run that was interrupted goes on
     make mutants FIRST=20               the first of them only
@@ -22,301 +21,58 @@ effect at import runs in a process of its own.
 from __future__ import annotations
 
 import argparse
-import ast
-import builtins
 import gc
-import importlib.abc
-import importlib.machinery
 import json
 import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import tomllib
 from collections import Counter
-from hashlib import blake2b
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import pytest
 
-from tools.mutation import Mutant, blocks, bodies, draw, mutants
+from tools.mutation import draw, mutants
+from tools.reached import (
+    BUDGET_S,
+    BUILD,
+    PYTEST,
+    ROOT,
+    SOURCE,
+    Finder,
+    digest,
+    ourselves,
+    reached,
+    read_sources,
+    record,
+    test_files,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from collections.abc import Callable, Sequence
 
-ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src" / "ringcast"
-BUILD = ROOT / "build" / "mutants"
+    from tools.mutation import Mutant
+    from tools.reached import Reached
+
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
-PACKAGES = ("core", "node.py", "protocols", "window", "wire")
 APART = ("protocols/total", "protocols/views")
 """Packages within packages that are counted for themselves."""
 
-WHOLE = {
-    *("test_repair_cost.py", "test_views_links.py", "test_views_parting.py"),
-    *("test_views_random.py", "test_views_steps.py"),
-}
-"""Tests of units that run whole groups: not the nearest ones."""
-SIMULATIONS = ("test_receive_own", "test_sim_group", "test_sim_state", "test_sim_uniform")
-
-BUDGET_S = 15.0
-"""A mutant gets so much of its tests, measured in what they take without it."""
 SLOW_S, SLOWER = 2.0, 10
 """A test takes so long, and so many times what it takes without a mutant, before it is stopped."""
 WALL = 50
 """On a busy machine an hour has so many minutes of ours."""
 MEMORY_BYTES = 4 << 30
-PYTEST = ("-p", "no:terminal", "-p", "no:cacheprovider", "-s", "-o", "addopts=", "-m", "not proof")
 STOPPED = {signal.SIGPROF, signal.SIGALRM}
 
 KILLED, ALIVE, SLOW = "killed", "alive", "timed out"
-
-
-def digest(*parts: bytes) -> str:
-    return blake2b(b"\0".join(parts), digest_size=8).hexdigest()
-
-
-def read_sources() -> dict[str, str]:
-    """By path below src/ringcast."""
-    paths = [
-        path for package in PACKAGES for path in (SOURCE / package, *(SOURCE / package).rglob("*"))
-    ]
-    return {
-        path.relative_to(SOURCE).as_posix(): path.read_text("utf-8")
-        for path in sorted(paths)
-        if path.suffix == ".py"
-    }
-
-
-def test_files() -> list[tuple[str, ...]]:
-    """Those that are asked, in tiers: the nearest first."""
-    units = [path for name in ("core", "protocols", "window", "wire") for path in _tests(name)]
-    units += (ROOT / "tests" / "unit").glob("test_node*.py")
-    scripts = ROOT / "tests" / "test_scripts.py"
-    middle = [path for path in units if path.name in WHOLE]
-    middle += (ROOT / "tests" / "properties").glob("test_*.py")
-    middle += (ROOT / "tests" / "scenarios").glob("test_*.py")
-    last = [ROOT / "tests" / "sim" / f"{name}.py" for name in SIMULATIONS]
-    first = [path for path in (*units, scripts) if path.name not in WHOLE]
-    return [
-        tuple(sorted(path.relative_to(ROOT).as_posix() for path in tier))
-        for tier in (first, middle, last)
-    ]
-
-
-def _tests(unit: str) -> Iterator[Path]:
-    return (ROOT / "tests" / "unit" / unit).glob("test_*.py")
-
-
-# Modules with other code than their files have
-
-
-class _Loader(importlib.machinery.SourceFileLoader):
-    def __init__(self, name: str, path: str, code: CodeType) -> None:
-        super().__init__(name, path)
-        self.code = code
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.code
-
-
-class Finder(importlib.abc.MetaPathFinder):
-    """Finds modules of ours as `compiled` has them, which knows them by path."""
-
-    def __init__(self, compiled: Callable[[str], CodeType | None]) -> None:
-        self._compiled = compiled
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if not name.startswith("ringcast."):
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.origin is not None:
-            code = self._compiled(spec.origin)
-            if code is not None:
-                spec.loader = _Loader(name, spec.origin, code)
-        return spec
-
-
-def marked(path: str, source: str) -> ast.Module:
-    """This source, with every block of its functions noting that it runs."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            _mark(path, node)
-    return ast.fix_missing_locations(tree)
-
-
-def _mark(path: str, node: ast.AST) -> None:
-    for body in bodies(node):
-        for at, leader in reversed(list(blocks(body))):
-            is_docstring = isinstance(leader, ast.Expr) and isinstance(leader.value, ast.Constant)
-            key = ast.Constant(f"{path}:{leader.lineno}")
-            note = ast.Expr(ast.Call(ast.Name("_reached", ast.Load()), [key], []))
-            body.insert(at + is_docstring, ast.copy_location(note, leader))
-        for statement in body:
-            if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                _mark(path, statement)
-
-
-# Which test reaches what
-
-
-class Recorder:
-    """A plugin of pytest: what each test reaches, and what it takes."""
-
-    def __init__(self, keys: dict[str, str]) -> None:
-        self._keys = keys
-        self._seen: set[str] = set()
-        self._imported: list[str] = []
-        self._tests: dict[str, Any] = {}
-        self._has_failed = False
-        vars(builtins)["_reached"] = self._seen.add
-
-    def pytest_collection_finish(self) -> None:
-        self._imported = sorted(self._seen)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._has_failed |= report.failed
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(
-        self, item: pytest.Item, nextitem: pytest.Item | None
-    ) -> Iterator[None]:
-        self._seen.clear()
-        self._has_failed = False
-        began = time.process_time()
-        result = yield
-        took = round(time.process_time() - began, 3)
-        if self._has_failed:
-            click.echo(f"it fails without any change, and is not asked: {item.nodeid}")
-        else:
-            by_path: dict[str, list[int]] = {}
-            for path, _, line in (each.rpartition(":") for each in self._seen):
-                by_path.setdefault(path, []).append(int(line))
-            self._tests[item.nodeid] = took, by_path
-        name = _file_of(item)
-        if nextitem is None or _file_of(nextitem) != name:
-            record = {"imported": self._imported, "tests": self._tests}
-            _record_path(self._keys[name]).write_text(json.dumps(record))
-            cost = sum(took for took, _ in self._tests.values())
-            click.echo(f"recorded {len(self._tests)} tests of {name}, {cost:.1f} s")
-            self._tests = {}
-        return result
-
-
-def _file_of(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0]
-
-
-def _record_path(key: str) -> Path:
-    return BUILD / "reached" / f"{key}.json"
-
-
-def record(keys: dict[str, str]) -> None:
-    """What the tests of these files reach, into files of these names."""
-
-    def compiled(origin: str) -> CodeType | None:
-        path = Path(origin)
-        if not path.is_relative_to(SOURCE):
-            return None
-        name = path.relative_to(SOURCE).as_posix()
-        is_ours = name.startswith(tuple(f"{package}/" for package in PACKAGES)) or name in PACKAGES
-        source = path.read_text("utf-8")
-        return compile(marked(name, source), origin, "exec", dont_inherit=True) if is_ours else None
-
-    sys.meta_path.insert(0, Finder(compiled))
-    pytest.main([*PYTEST, *keys], plugins=[Recorder(keys)])
-
-
-class Test(NamedTuple):
-    id: str
-    tier: int
-    cpu_s: float
-    blocks: int
-
-    @property
-    def rank(self) -> tuple[int, float, int, str]:
-        return self.tier, round(self.cpu_s, 1), self.blocks, self.id
-
-
-class Reached:
-    """Which tests reach which block, as it was recorded."""
-
-    def __init__(self) -> None:
-        self._by_block: dict[tuple[str, int], list[Test]] = {}
-        self._by_file: dict[str, list[Test]] = {}
-        self.imported: set[str] = set()
-
-    def add(self, tier: int, key: str) -> None:
-        kept = json.loads(_record_path(key).read_text())
-        self.imported.update(kept["imported"])
-        for name, (cpu_s, by_path) in kept["tests"].items():
-            test = Test(name, tier, cpu_s, sum(map(len, by_path.values())))
-            for path, lines in by_path.items():
-                self._by_file.setdefault(path, []).append(test)
-                for line in lines:
-                    self._by_block.setdefault((path, line), []).append(test)
-
-    def is_live(self, mutant: Mutant) -> bool:
-        """Whether it shows in a process that has imported everything."""
-        return mutant.is_live and f"{mutant.path}:{mutant.block}" not in self.imported
-
-    def tests(self, mutant: Mutant) -> tuple[list[Test], int]:
-        """Those that are asked, and how many might be."""
-        found = self._by_block.get((mutant.path, mutant.block), [])
-        if not self.is_live(mutant):
-            found = found + self._by_file.get(mutant.path, [])
-        ordered = sorted(set(found), key=lambda test: test.rank)
-        spent, asked = 0.0, []
-        for test in ordered:
-            spent += test.cpu_s
-            if spent > BUDGET_S and asked:
-                break
-            asked.append(test)
-        return asked, len(ordered)
-
-
-def reached(tiers: Sequence[Sequence[str]], sources: dict[str, str], jobs: int) -> Reached:
-    """As recorded for these very files; what is not yet recorded is."""
-    everything = digest(*(text.encode() for text in sources.values()))
-    keys = {
-        name: digest((ROOT / name).read_bytes(), everything.encode())
-        for tier in tiers
-        for name in tier
-    }
-    (BUILD / "reached").mkdir(parents=True, exist_ok=True)
-    missing = [name for name, key in keys.items() if not _record_path(key).exists()]
-    if missing:
-        click.echo(f"{len(missing)} files of tests: recording what they reach (once)")
-    running = []
-    for at in range(min(jobs, len(missing))):
-        given = json.dumps({name: keys[name] for name in missing[at::jobs]})
-        running.append(subprocess.Popen(_ourselves("--record", given), cwd=ROOT))
-    for process in running:
-        process.wait()
-    found = Reached()
-    for tier, names in enumerate(tiers):
-        for name in names:
-            if _record_path(keys[name]).exists():
-                found.add(tier, keys[name])
-            else:
-                click.echo(f"nothing is known of {name}: does it run by itself?")
-    return found
-
-
-def _ourselves(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tools.mutants", *arguments]
 
 
 # Trying mutants
@@ -414,7 +170,8 @@ class Hunt:
             if isinstance(each, FunctionType):
                 code = each.__code__
                 if code.co_filename.startswith(str(SOURCE)):
-                    self._functions.setdefault((code.co_filename, code.co_qualname), []).append(each)
+                    name = code.co_filename, code.co_qualname
+                    self._functions.setdefault(name, []).append(each)
         gc.freeze()
         for mutant in self._drawn:
             if len(self._running) == self._jobs:
@@ -479,7 +236,7 @@ class Hunt:
         job = folder / "job.json"
         given = {"path": path, "source": source, "tests": tests, "is_quiet": self._is_quiet}
         job.write_text(json.dumps(given))
-        os.execv(sys.executable, _ourselves("--job", str(job)))
+        os.execv(sys.executable, ourselves("--job", str(job)))
 
     def _replace(self, mutant: Mutant, path: str, source: str) -> bool:
         """Whether the function that it is in has its code now."""
@@ -565,7 +322,8 @@ class Results:
         if equivalent:
             click.echo(f"{equivalent} more are equivalent: {EQUIVALENT.relative_to(ROOT)}")
         left = [each for each in self.verdicts.values() if each.verdict != KILLED]
-        for each in sorted(left, key=lambda each: (each.verdict, each.mutant.path, each.mutant.line)):
+        left.sort(key=lambda each: (each.verdict, each.mutant.path, each.mutant.line))
+        for each in left:
             click.echo(_told(each, self._sources[each.mutant.path]))
         return len(left)
 
@@ -577,9 +335,8 @@ def _told(found: Verdict, source: str) -> str:
 
 
 def package_of(mutant: Mutant) -> str:
-    return next((name for name in APART if mutant.path.startswith(name)), "") or (
-        mutant.path.partition("/")[0]
-    )
+    apart = (name for name in APART if mutant.path.startswith(f"{name}/"))
+    return next(apart, mutant.path.partition("/")[0])
 
 
 def main() -> int:
@@ -590,6 +347,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="PACKAGE", help="window, protocols/total, …")
     parser.add_argument("--replay", metavar="NUMBER", help="this mutant, and what tests say of it")
     parser.add_argument("--tests", nargs="+", metavar="FILE", help="ask only these")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, metavar="S", help="for each")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--record", help=argparse.SUPPRESS)
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
@@ -614,7 +372,7 @@ def main() -> int:
         drawn = draw(every, given.seed, given.count)[: given.first]
     asked = [mutant for mutant in drawn if mutant.id not in equivalent or given.replay]
     tiers = [tuple(given.tests)] if given.tests else test_files()
-    known = reached(tiers, sources, given.jobs)
+    known = reached(tiers, sources, given.jobs, given.budget)
     tests = digest(*(Path(name).read_bytes() for tier in tiers for name in tier))
     path = BUILD / ("replayed.jsonl" if given.replay else f"seed-{given.seed}.jsonl")
     results = Results(path, sources, tests)

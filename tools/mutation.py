@@ -8,8 +8,8 @@ A mutant is one change of one place:
   flag       True to False, and back
   arithmetic + to -, * to //, << to >>, & to |, and back; += to -=, and back
   extreme    min to max, any to all, and back
-  branch     the condition of an if, an elif, a guard or a comprehension is True, or False; that of a
-             while is False
+  branch     the condition of an if, a guard or a comprehension is True, or False; that of a while
+             is False
   absent     what may be None is None: an argument, or what is returned
   removed    a call, assignment, return, raise, del, continue or break is not there
 
@@ -30,6 +30,7 @@ import tokenize
 from bisect import bisect_left
 from collections import Counter
 from hashlib import blake2b
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Optionals = dict[str, list[tuple[dict[str, bool], list[bool]]]]
-"""By the name that is called: for each definition, which arguments may be None, by name and place."""
+"""By what is called: of each definition, which arguments may be None, by name and by place."""
 
 
 class Mutant(NamedTuple):
@@ -231,9 +232,7 @@ class _File:
         scope = ".".join(self._scope)
         block = self._block if self._is_live else 0
         was = self.source[start:stop]
-        return Mutant(
-            self.path, scope, operator, line, start, stop, was, now, self._is_live, block
-        )
+        return Mutant(self.path, scope, operator, line, start, stop, was, now, self._is_live, block)
 
     def _replaced(self, operator: str, node: ast.expr | ast.stmt, now: str) -> Mutant:
         return self._make(operator, self._span(node), now)
@@ -358,7 +357,7 @@ class _File:
                     yield self._make("compare", (start, stop), COMPARED[sign])
             case ast.BoolOp(op=op, values=values):
                 now = "or" if isinstance(op, ast.And) else "and"
-                for one, other in zip(values, values[1:], strict=False):
+                for one, other in pairwise(values):
                     yield self._make("logic", self._between(one, other), now)
             case ast.UnaryOp(op=ast.Not()):
                 start, _ = self._span(node)

@@ -9,14 +9,15 @@ from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects
 from ringcast.core.shared import Deadlines
 from ringcast.core.view_change import Cut, OrderStanding, Part
-from ringcast.events import Confirmed, Delivered, Ordered
+from ringcast.errors import GroupClosed, UsageError
+from ringcast.events import Confirmed, Delivered, Ordered, Writable
 from ringcast.model import Address, Member, Origin, Place, Run, Stream, View, ViewId
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.total.history import MARKS_KEPT, History
-from ringcast.protocols.total.order import PROBE_START_NS, TotalOrder
+from ringcast.protocols.total.order import EARLY_BYTES_MAX, PROBE_START_NS, TotalOrder
 from ringcast.protocols.total.pending import INCOMPLETE_AFTER, TOTAL_BYTES, Pending
 from ringcast.protocols.total.queues import QUEUE_BYTES, Queues
-from ringcast.protocols.total.reading import OrderReader, Start
+from ringcast.protocols.total.reading import OrderReader, Start, count_messages
 from ringcast.protocols.total.receipts import OrderReceipts
 from ringcast.window.assembler import Assembler
 from ringcast.wire.batches import (
@@ -29,8 +30,9 @@ from ringcast.wire.batches import (
     read_head,
 )
 from ringcast.wire.changes import tag_of
-from ringcast.wire.frames import Data, Submit, SubmitFrom, SubmitQuery
+from ringcast.wire.frames import Ack, Data, Submit, SubmitFrom, SubmitQuery
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
+from support.streams import Streams
 
 A, B, C = (Member(Address("10.0.0.1", 7800 + n), 1, name) for n, name in enumerate("ABC"))
 VIEW = View(ViewId(A, 3), (A, B, C))
@@ -245,6 +247,14 @@ def test_the_last_to_go_are_remembered() -> None:
     assert history.has_forgotten
 
 
+def test_beside_a_view_of_the_largest_size_nobody_is_remembered() -> None:
+    history = History()
+    crowd = tuple(Member(Address("10.0.0.2", n), 1, "") for n in range(1, VIEW_MEMBERS_MAX + 1))
+    history.marks = {A: 1, crowd[0]: 2}
+    history.depart((A, crowd[0]), set(), View(ViewId(crowd[0], 4), crowd))
+    assert (history.marks, history.has_forgotten) == ({crowd[0]: 2}, True)
+
+
 # What is read
 
 
@@ -288,6 +298,22 @@ def test_who_comes_from_elsewhere_is_told_what_it_has_seen() -> None:
         Delivered(B, Run(Stream.TOTAL, 2, [b"b"]), VIEW.id, 0, 1, carried=True, seen=True),
         Delivered(B, Run(Stream.TOTAL, 3, [b"c"]), VIEW.id, 0, 2, carried=True, seen=False),
     ]
+
+
+def test_a_batch_of_nobody_in_the_view_is_passed_over() -> None:
+    stray = encode_batch(0, len(VIEW), 1, [b"x"])
+    assert read_of(OrderReader(), stray, encode_batch(0, 2, 1, [b"y"])) == [("C", 1, [b"y"], 1)]
+    b = Alone(B)
+    b.relayed(1, stray)
+    assert b.order.history.standing == OrderStanding(0, {})
+
+
+def test_a_limit_counts_messages_and_no_batch_is_divided() -> None:
+    b = Alone(B)
+    three, two = encode_batch(0, 0, 1, [b"x"] * 3), encode_batch(0, 2, 1, [b"y"] * 2)
+    b.relayed(1, three, two, encode_part(MORE, 0, 4, 0, b"lar"))
+    found = {limit: count_messages(b.log, limit) for limit in (1, 3, 4, 6, 9)}
+    assert found == {1: (1, 3), 3: (1, 3), 4: (2, 5), 6: (3, 6), 9: (3, 6)}
 
 
 # A member
@@ -366,6 +392,50 @@ def test_asks_the_sequencer_when_nothing_comes_back_and_goes_on_from_there() -> 
     assert head_of(again.batch)[2] == 2
 
 
+def test_a_receipt_of_what_is_taken_already_has_its_place_and_asks_who_has_it() -> None:
+    b = Alone(B)
+    assert b.order.ask_receipt(6, 0, b.out, is_flush=False) is None  # of nothing
+    b.order.send([b"x", b"y"], 0, b.out)
+    b.relayed(1, encode_batch(0, 0, 1, [b"a"]))
+    b.relayed(2, encode_batch(0, 1, 1, [b"x", b"y"]))
+    b.said()
+    assert b.order.ask_receipt(7, 0, b.out, is_flush=False) == 7
+    assert b.told() == [Ordered(7, Place(VIEW.id, 3))]
+    assert b.said() == [SubmitQuery(tag_of(VIEW.id), 2)]
+
+
+def test_a_receipt_of_what_is_pending_asks_who_has_it_once_it_is_taken() -> None:
+    b = Alone(B)
+    b.order.send([b"x"], 0, b.out)
+    assert b.order.ask_receipt(7, 0, b.out, is_flush=False) == 7
+    b.said()
+    b.relayed(1, encode_batch(0, 1, 1, [b"x"]))
+    assert b.told() == [Ordered(7, Place(VIEW.id, 1))]
+    assert b.said() == [SubmitQuery(tag_of(VIEW.id), 1)]
+    b.order.receive(A, SubmitFrom(tag_of(VIEW.id), delivered=1), 0, b.out)
+    assert b.told() == [Confirmed(7)]
+
+
+def test_batches_follow_what_a_datagram_has_room_for() -> None:
+    b = Alone(B)
+    b.order.resize(110)
+    b.order.send([bytes(200)], 0, b.out)
+    submitted = b.said()
+    assert len(submitted) == 3
+    assert all(isinstance(each, Submit) and len(each.batch) <= 100 for each in submitted)
+
+
+def test_who_was_blocked_is_told_once_that_there_is_room() -> None:
+    b = Alone(B)
+    assert b.order.send([b"x"] * 65, 0, b.out) == 64
+    assert b.order.is_blocked
+    b.relayed(1, encode_batch(0, 1, 1, [b"x"]))
+    assert (b.told(), b.order.is_blocked) == ([Writable()], False)
+    b.relayed(2, encode_batch(0, 1, 2, [b"x"]))
+    assert b.told() == []
+    assert b.order.send([b"y"], 0, b.out) == 1
+
+
 def test_a_frozen_member_accepts_and_submits_nothing_until_its_view() -> None:
     b = Alone(B)
     b.order.send([b"x"], 0, b.out)
@@ -392,6 +462,18 @@ def test_a_late_submit_of_an_earlier_view_is_refused_and_an_early_one_kept() -> 
     a.order.receive(C, late, 0, a.out)
     assert a.order.refused == 2
     assert [batch for _, batch in a.order.queues.take(9)] == [early.batch]
+
+
+def test_so_much_is_kept_for_the_next_view_and_the_rest_is_refused() -> None:
+    a, size = Alone(A), 1 << 16
+    a.order.freeze(tag_of(NEXT.id))
+    for number in range(1, 100):
+        batch = encode_batch(0, 1, number, [bytes(size)])
+        a.order.receive(B, Submit(tag_of(NEXT.id), batch, is_lowest=number == 1), 0, a.out)
+    assert EARLY_BYTES_MAX <= a.order.size < EARLY_BYTES_MAX + 2 * size
+    assert a.order.refused == 99 - (a.order.size // size)
+    a.enter(NEXT)
+    assert QUEUE_BYTES <= a.order.size < QUEUE_BYTES + 2 * size  # all of it is in the queue
 
 
 def test_who_submits_for_another_is_refused() -> None:
@@ -474,7 +556,44 @@ def test_on_close_it_is_told_what_was_never_sent_and_what_may_be_ordered() -> No
     assert b.order.unacked == ((Stream.TOTAL, 1, 7),)
 
 
+def test_total_messages_need_a_view_and_a_member_that_is_in_it() -> None:
+    alone = Streams(A, MulticastConfig(), streams=(Stream.FIFO, Stream.TOTAL))
+    with pytest.raises(UsageError, match="cannot send on total: not in a view yet"):
+        alone.send(b"x", stream=Stream.TOTAL)
+    alone.view(A)
+    assert alone.send(b"x", stream=Stream.TOTAL) == 1
+    alone.layer.close("left", 0, alone.out)
+    with pytest.raises(GroupClosed, match="has left its group"):
+        alone.send(b"y", stream=Stream.TOTAL)
+
+
+def test_the_sequencer_tells_an_origin_when_all_others_have_delivered_its_message() -> None:
+    a = Streams(A, MulticastConfig(), A, B, C, streams=(Stream.FIFO, Stream.TOTAL))
+    tag = tag_of(ViewId(A, 1))
+    submit = Submit(tag, encode_batch(0, 1, 1, [b"x"]), is_lowest=True)
+    a.layer.receive_message(B, submit, 0, a.out)
+    for source in (B, C):
+        a.receive(source, Ack(Stream.TOTAL, 1, 0, 1 << 20))
+    a.layer.receive_message(B, SubmitQuery(tag, 1), 0, a.out)
+    assert a.out.messages == [(B, SubmitFrom(tag, 2))]  # it has it, and waits for the others
+    assert a.payloads() == [b"x"]
+    a.out.messages.clear()
+    a.receive(C, Ack(Stream.TOTAL, 1, 1, 1 << 20))
+    assert a.out.messages == [(B, SubmitFrom(tag, delivered=1))]
+
+
 # Receipts
+
+
+def test_receipts_of_later_messages_wait_and_each_is_told_once() -> None:
+    receipts, out = OrderReceipts(), Effects()
+    receipts.ask(1, 5, is_flush=False)
+    receipts.ask(2, 7, is_flush=False)
+    receipts.taken(6, Place(VIEW.id, 20), VIEW, out)
+    receipts.taken(7, Place(VIEW.id, 21), VIEW, out)
+    told = [Ordered(1, Place(VIEW.id, 19)), Ordered(2, Place(VIEW.id, 21))]
+    assert list(out.events) == told
+    assert (len(receipts), receipts.wanted) == (2, 7)
 
 
 def test_a_receipt_tells_the_place_and_then_that_all_have_it() -> None:
