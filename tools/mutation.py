@@ -14,8 +14,8 @@ A mutant is one change of one place:
   removed    a call, assignment, return, raise, del, continue or break is not there
 
 What only people read is left as it is: docstrings, annotations, texts, and functions that return
-texts or figures (`is_told`). So are asserts, and what is removed as soon as it is missed: the first
-value of a name or of an attribute.
+texts or figures (`is_told`). So are asserts, constants that are measures, and the first value of a
+name or of an attribute, whose absence is an error.
 
 A mutant's id depends on its function, on what is changed there and into what, and on which of equal
 places it is, and on nothing else. `draw` goes by ids: a change elsewhere leaves the others where
@@ -45,6 +45,8 @@ ARITHMETIC = {
     **{"&": "|", "|": "&", "^": "&"},
 }
 EXTREMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+MEASURES = ("_BYTES", "_MAX", "_NS", "_S")
+"""Constants with such names are measures: with another value no rule is another."""
 LARGE = 64
 """Above this a number is a measure, and one more is no other rule."""
 TOLD = {"stats", "check_invariants"}
@@ -259,8 +261,11 @@ class _File:
                 pass
             case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Expr(value=ast.Constant()):
                 pass
-            case ast.AnnAssign(value=value):
-                yield from self._expression(value)
+            case ast.Assign(targets=[ast.Name(id=name)]) if name.endswith(MEASURES):
+                pass
+            case ast.AnnAssign(target=target, value=value):
+                if not ast.unparse(target).endswith(MEASURES):
+                    yield from self._expression(value)
             case ast.Raise():  # what it says is for people
                 yield from self._removal(node)
             case ast.If(test=test) | ast.While(test=test):

@@ -110,6 +110,7 @@ def test_what_may_be_none_is_none_for_once() -> None:
         "def __repr__(self):\n    return self.a + 1\n",
         "@dataclass(frozen=True)\nclass X:\n    a: Annotated[int, Flag(4)]\n",
         "Either = int | str\n",
+        "PATIENCE_NS = 3 * SECOND\nQUEUE_BYTES: Final = 1 << 20\n",
         "if TYPE_CHECKING:\n    A = 1\n",
     ],
 )

@@ -18,7 +18,7 @@ from ringcast.protocols.total.order import EARLY_BYTES_MAX, PROBE_START_NS, Tota
 from ringcast.protocols.total.pending import INCOMPLETE_AFTER, TOTAL_BYTES, Pending
 from ringcast.protocols.total.queues import QUEUE_BYTES, Queues
 from ringcast.protocols.total.reading import OrderReader, Start, count_messages
-from ringcast.protocols.total.receipts import OrderReceipts
+from ringcast.protocols.total.receipts import Deliveries, OrderReceipts
 from ringcast.window.assembler import Assembler
 from ringcast.wire.batches import (
     CARRIED,
@@ -112,6 +112,13 @@ def test_submits_in_batches_of_a_datagram_and_cuts_what_is_larger() -> None:
     pending.check_invariants()
 
 
+def test_a_message_of_whole_parts_ends_with_a_full_one() -> None:
+    pending = Pending(100)
+    pending.accept([bytes(170)])
+    heads = [head_of(batch) for batch, _ in pending.submit(0, ROOM)]
+    assert heads == [(PART | MORE, 0, 1, 0), (PART, 0, 1, 85)]
+
+
 def test_an_incomplete_batch_waits_while_several_are_under_way() -> None:
     pending, sent = Pending(100), 0
     for _ in range(INCOMPLETE_AFTER + 3):
@@ -121,6 +128,8 @@ def test_an_incomplete_batch_waits_while_several_are_under_way() -> None:
     pending.take(read_head(encode_batch(0, 0, 1, [b"x"])), 1)  # type: ignore[arg-type]
     (batch,) = pending.submit(0, ROOM)  # the others have gathered
     assert head_of(batch.batch)[2:] == (INCOMPLETE_AFTER + 1, 3)
+    pending.accept([b"x"])
+    assert pending.submit(0, ROOM) == []  # as many are under way as before
     pending.check_invariants()
 
 
@@ -150,6 +159,15 @@ def test_goes_back_to_where_the_sequencer_stands_and_no_further_than_what_was_ta
     pending.go_back(9, 0)
     assert pending.submit(0, ROOM) == []
     pending.check_invariants()
+
+
+def test_what_is_dropped_before_it_is_submitted_anew_is_passed_over() -> None:
+    pending = Pending(100)
+    pending.accept([bytes(60)] * 3)
+    pending.submit(0, ROOM)
+    pending.go_back(1, 0)
+    pending.drop(2)
+    assert [head_of(batch) for batch, _ in pending.submit(0, ROOM)] == [(0, 0, 3, 1)]
 
 
 def test_what_is_carried_says_so_and_shares_no_batch_with_what_is_not() -> None:
@@ -359,6 +377,7 @@ class Alone:
 
 def test_a_message_is_pending_until_it_is_taken() -> None:
     b = Alone(B)
+    assert b.deadlines.next() is None
     assert b.order.send([b"x", b"y"], 0, b.out) == 2
     (submit,) = b.said()
     assert submit == Submit(tag_of(VIEW.id), encode_batch(0, 1, 1, [b"x", b"y"]), is_lowest=True)
@@ -385,7 +404,7 @@ def test_asks_the_sequencer_when_nothing_comes_back_and_goes_on_from_there() -> 
     assert b.said() == [SubmitQuery(tag_of(VIEW.id), 0)]
     b.order.receive(C, SubmitFrom(tag_of(VIEW.id), 2, 0, 0), 0, b.out)  # it is not the sequencer
     b.order.receive(A, SubmitFrom(1, 2, 0, 0), 0, b.out)  # of another view
-    assert b.said() == []
+    assert (b.said(), b.order.refused) == ([], 2)
     b.order.receive(A, SubmitFrom(tag_of(VIEW.id), 2, 0, 1), 0, b.out)
     (again,) = b.said()
     assert isinstance(again, Submit)
@@ -448,6 +467,27 @@ def test_a_frozen_member_accepts_and_submits_nothing_until_its_view() -> None:
     b.enter(NEXT)
     (submit,) = b.said()
     assert submit == Submit(tag_of(NEXT.id), encode_batch(0, 1, 1, [b"x"]), is_lowest=True)
+
+
+def test_what_waits_for_room_waits_while_frozen() -> None:
+    b = Alone(B)
+    for _ in range(INCOMPLETE_AFTER + 1):
+        b.order.send([b"."], 0, b.out)
+    assert len(b.said()) == INCOMPLETE_AFTER
+    b.order.freeze(tag_of(NEXT.id))
+    b.relayed(1, encode_batch(0, 1, 1, [b"."]))  # there is room
+    b.order.send([b"."], 0, b.out)
+    assert b.said() == []
+
+
+def test_the_sequencer_alone_notes_messages_that_are_whole_to_tell_who_has_them() -> None:
+    a, b = Alone(A), Alone(B)
+    for each in (a, b):
+        assert each.order.size == 0
+        each.relayed(1, encode_part(MORE, 2, 1, 0, b"lar"))
+        assert len(each.order.deliveries) == 0
+        each.relayed(2, encode_part(0, 2, 1, 3, b"ge"))
+    assert (len(a.order.deliveries), len(b.order.deliveries)) == (1, 0)
 
 
 def test_a_late_submit_of_an_earlier_view_is_refused_and_an_early_one_kept() -> None:
@@ -522,6 +562,15 @@ def test_what_was_taken_apart_is_told_and_its_number_is_skipped() -> None:
     assert (submit.is_lowest, head_of(submit.batch)[2]) == (True, 3)
 
 
+def test_the_mark_of_who_leaves_goes_and_that_of_who_is_lost_stays() -> None:
+    two = View(ViewId(A, 4), (A, B))
+    for members, marks in (((A, B, C), [(A, 1)]), ((A, B), [(A, 1), (C, 2)])):
+        b = Alone(B)
+        b.relayed(1, encode_batch(0, 2, 1, [b"y", b"z"]), encode_batch(0, 0, 1, [b"x"]))
+        b.enter(two, Cut(two.id, (Part(VIEW.id, members, {}, {}),), {}))
+        assert list(b.order.history.marks.items()) == marks  # C was the last to go
+
+
 def test_if_marks_were_forgotten_what_was_ever_submitted_is_not_submitted_again() -> None:
     b = Alone(B)
     b.order.send([b"1", b"2"], 0, b.out)
@@ -531,6 +580,10 @@ def test_if_marks_were_forgotten_what_was_ever_submitted_is_not_submitted_again(
     assert b.said() == []
     assert b.told() == [Ordered(1, None, is_submitted=True), Confirmed(1)]
     assert b.begun.unconfirmed == ((Stream.TOTAL, 1, 2),)
+    b.order.send([b"3"], 0, b.out)
+    b.said()
+    b.enter(NEXT, from_elsewhere(B, OrderStanding(9, {A: 7}, has_forgotten=True)))
+    assert (b.said(), b.begun.unconfirmed) == ([], ((Stream.TOTAL, 3, 3),))
 
 
 def test_state_tells_what_is_held_in_whole_messages() -> None:
@@ -540,6 +593,18 @@ def test_state_tells_what_is_held_in_whole_messages() -> None:
     b.relayed(2, *held, is_committed=False)
     assert b.order.standing(3) == OrderStanding(3, {C: 2, A: 5})
     assert b.order.history.standing == OrderStanding(2, {C: 2})
+
+
+def test_a_batch_that_comes_in_fragments_counts_with_its_last_one() -> None:
+    b = Alone(B)
+    batch = encode_batch(0, 0, 1, [b"x", b"y"])
+    b.log.on_data(Data(Stream.TOTAL, 1, [batch[:9]], more=True), 0, 1 << 20, b.out)
+    b.relayed(2, batch[9:], is_committed=False)
+    for seqno, expected in ((1, OrderStanding(0, {})), (2, OrderStanding(2, {A: 2}))):
+        b.log.on_commit(seqno, 0)
+        b.order.take(seqno, 0, b.out)
+        assert b.order.history.standing == expected
+        assert b.order.standing(2) == OrderStanding(2, {A: 2})
 
 
 def test_on_close_it_is_told_what_was_never_sent_and_what_may_be_ordered() -> None:
@@ -552,8 +617,11 @@ def test_on_close_it_is_told_what_was_never_sent_and_what_may_be_ordered() -> No
     b.order.close(b.out)
     events = b.told()
     assert Ordered(1, None, is_submitted=True) in events
+    assert Ordered(INCOMPLETE_AFTER, None, is_submitted=True) in events
+    assert Ordered(INCOMPLETE_AFTER + 1, None, is_submitted=False) in events
     assert Ordered(7, None, is_submitted=False) in events
     assert b.order.unacked == ((Stream.TOTAL, 1, 7),)
+    assert len(b.order.receipts) == 0
 
 
 def test_total_messages_need_a_view_and_a_member_that_is_in_it() -> None:
@@ -576,10 +644,74 @@ def test_the_sequencer_tells_an_origin_when_all_others_have_delivered_its_messag
         a.receive(source, Ack(Stream.TOTAL, 1, 0, 1 << 20))
     a.layer.receive_message(B, SubmitQuery(tag, 1), 0, a.out)
     assert a.out.messages == [(B, SubmitFrom(tag, 2))]  # it has it, and waits for the others
+    a.layer.receive_message(C, SubmitQuery(tag, 0), 0, a.out)
+    assert a.out.messages[1:] == [(C, SubmitFrom(tag, 1))]  # C waits for nothing
     assert a.payloads() == [b"x"]
     a.out.messages.clear()
     a.receive(C, Ack(Stream.TOTAL, 1, 1, 1 << 20))
     assert a.out.messages == [(B, SubmitFrom(tag, delivered=1))]
+
+
+def test_a_query_that_comes_late_takes_nothing_back() -> None:
+    a = Streams(A, MulticastConfig(), A, B, C, streams=(Stream.FIFO, Stream.TOTAL))
+    tag = tag_of(ViewId(A, 1))
+    for number in (1, 2):
+        submit = Submit(tag, encode_batch(0, 1, number, [b"x"]), is_lowest=number == 1)
+        a.layer.receive_message(B, submit, 0, a.out)
+    for source in (B, C):
+        a.receive(source, Ack(Stream.TOTAL, 2, 0, 1 << 20))
+    assert a.payloads() == [b"x", b"x"]
+    for number in (2, 1):
+        a.layer.receive_message(B, SubmitQuery(tag, number), 0, a.out)
+    a.out.messages.clear()
+    a.receive(C, Ack(Stream.TOTAL, 2, 1, 1 << 20))
+    assert a.out.messages == []
+    a.receive(C, Ack(Stream.TOTAL, 2, 2, 1 << 20))
+    assert a.out.messages == [(B, SubmitFrom(tag, delivered=2))]
+
+
+def test_who_is_blocked_on_total_is_not_on_others() -> None:
+    config = MulticastConfig(capacity=4)
+    b = Streams(B, config, A, B, streams=(Stream.FIFO, Stream.TOTAL))
+    assert b.send(*[b"x"] * 5, stream=Stream.TOTAL) == 4
+    assert [b.layer.is_blocked(stream) for stream in (Stream.FIFO, Stream.TOTAL)] == [False, True]
+    assert [b.layer.highest_sent(stream) for stream in (Stream.FIFO, Stream.TOTAL)] == [0, 4]
+
+
+def test_receipts_are_asked_for_stream_by_stream() -> None:
+    b = Streams(B, MulticastConfig(), A, B, streams=(Stream.FIFO, Stream.TOTAL))
+
+    def ask(number: int, stream: Stream) -> int | None:
+        return b.layer.ask_receipt(number, stream, 0, b.out, is_flush=False)
+
+    b.send(b"x")
+    assert (ask(1, Stream.TOTAL), ask(2, Stream.FIFO)) == (None, 2)
+    b.send(b"y", stream=Stream.TOTAL)
+    assert ask(3, Stream.TOTAL) == 3
+    assert {origin.stream for origin in b.layer.windows()} == {Stream.FIFO}  # the log is none
+    assert b.layer.entries is not None
+    b.layer.close("left", 0, b.out)
+    assert Ordered(3, None, is_submitted=True) in b.events()
+    assert b.layer.entries is None
+
+
+def test_smaller_datagrams_make_smaller_batches() -> None:
+    b = Streams(B, MulticastConfig(), A, B, streams=(Stream.FIFO, Stream.TOTAL))
+    b.layer.resize(110, 200)
+    b.send(bytes(200), stream=Stream.TOTAL)
+    assert len(b.out.messages) == 3
+
+
+def test_a_sequencer_forgets_who_asked_and_is_gone_and_all_when_another_is_it() -> None:
+    deliveries = Deliveries()
+    deliveries.sent(1, B, 1)
+    deliveries.ask(B, 1)
+    deliveries.begin(VIEW, is_mine=True)
+    assert len(deliveries) == 2
+    deliveries.begin(View(ViewId(A, 4), (A, C)), is_mine=True)
+    assert len(deliveries) == 1
+    deliveries.begin(View(ViewId(C, 5), (C, A)), is_mine=False)
+    assert len(deliveries) == 0
 
 
 # Receipts
@@ -594,6 +726,17 @@ def test_receipts_of_later_messages_wait_and_each_is_told_once() -> None:
     told = [Ordered(1, Place(VIEW.id, 19)), Ordered(2, Place(VIEW.id, 21))]
     assert list(out.events) == told
     assert (len(receipts), receipts.wanted) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    "view", [NEXT, View(VIEW.id, (A,))], ids=["of an earlier view", "of a member alone"]
+)
+def test_a_receipt_that_nobody_else_has_to_deliver_ends_at_once(view: View) -> None:
+    receipts, out = OrderReceipts(), Effects()
+    receipts.ask(1, 5, is_flush=False)
+    receipts.taken(5, Place(VIEW.id, 20), view, out)
+    assert list(out.events) == [Ordered(1, Place(VIEW.id, 20)), Confirmed(1)]
+    assert not len(receipts)
 
 
 def test_a_receipt_tells_the_place_and_then_that_all_have_it() -> None:
