@@ -49,7 +49,7 @@ MEASURES = ("_BYTES", "_MAX", "_NS", "_S")
 """Constants with such names are measures: with another value no rule is another."""
 LARGE = 64
 """Above this a number is a measure, and one more is no other rule."""
-TOLD = {"stats", "check_invariants"}
+TOLD = {"stats", "check_invariants", "check_only"}
 COMPOUND = (ast.If, ast.For, ast.While, ast.Try, ast.With, ast.Match)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -326,6 +326,8 @@ class _File:
             return
         targets: list[ast.expr] = []
         match node:
+            case ast.Expr(value=ast.Yield(value=ast.Name(id=name))) if name.isupper():
+                return  # a step, which only the explorer looks at
             case ast.Expr(value=ast.Call() | ast.Await() | ast.Yield() | ast.YieldFrom()):
                 pass
             case ast.Return() | ast.Raise() | ast.Continue() | ast.Break() | ast.Delete():

@@ -103,6 +103,7 @@ def test_what_may_be_none_is_none_for_once() -> None:
         inside('"""One + 1."""'),
         inside("assert a < 1, b"),
         inside('f"{a + 1}"'),
+        inside("yield READ_LOW"),  # a step of what is explored
         inside("first = b"),  # the first value of a name: whoever reads it fails
         "def __init__(self, a):\n    self.a = a\n",
         "def explain(self) -> list[str]:\n    return [str(self.a + 1)]\n",
