@@ -13,7 +13,7 @@ from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Confirmed, Delivered, Ordered, Writable
 from ringcast.model import Address, Member, Origin, Place, Run, Stream, View, ViewId
 from ringcast.protocols.multicast_receiver import MulticastReceiver
-from ringcast.protocols.total.history import MARKS_KEPT, History
+from ringcast.protocols.total.history import History
 from ringcast.protocols.total.order import EARLY_BYTES_MAX, PROBE_START_NS, TotalOrder
 from ringcast.protocols.total.pending import INCOMPLETE_AFTER, TOTAL_BYTES, Pending
 from ringcast.protocols.total.queues import QUEUE_BYTES, Queues
@@ -259,7 +259,7 @@ def test_the_last_to_go_are_remembered() -> None:
     for at, member in enumerate(crowd):
         history.marks[member] = at + 1
         history.depart((A, member), set(), View(ViewId(A, at + 4), (A,)))
-    assert len(history.marks) == MARKS_KEPT - 1  # A has a place of its own
+    assert len(history.marks) == VIEW_MEMBERS_MAX - 1  # A has a place of its own
     assert crowd[2] not in history.marks
     assert crowd[-1] in history.marks
     assert history.has_forgotten
@@ -442,6 +442,17 @@ def test_batches_follow_what_a_datagram_has_room_for() -> None:
     submitted = b.said()
     assert len(submitted) == 3
     assert all(isinstance(each, Submit) and len(each.batch) <= 100 for each in submitted)
+
+
+def test_a_batch_that_fills_half_a_datagram_waits_for_no_more() -> None:
+    pending = Pending(100)
+    for _ in range(INCOMPLETE_AFTER):
+        pending.accept([b"x"])
+        pending.submit(0, ROOM)
+    pending.accept([bytes(40)])
+    assert pending.submit(0, ROOM) == []
+    pending.accept([bytes(3)])
+    assert len(pending.submit(0, ROOM)) == 1
 
 
 def test_who_was_blocked_is_told_once_that_there_is_room() -> None:

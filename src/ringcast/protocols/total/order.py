@@ -226,7 +226,6 @@ class TotalOrder:
         early, self._early, self._early_bytes = self._early, [], 0
         for source, message in early:
             self.receive(source, message, now, out)
-        self._interval = PROBE_START_NS
         self._go_on(now, out)
         start = Start(self.history.position, {} if is_led else marks)
         return Begun(start, tuple(unconfirmed))

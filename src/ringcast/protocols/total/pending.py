@@ -135,11 +135,11 @@ class Pending:
         while self._under_way and self._under_way[0] < self.low:
             self._under_way.popleft()
 
-    def drop(self, through: int) -> int:
-        """Up to here nothing is pending any more; how many were."""
+    def drop(self, through: int) -> None:
+        """Up to here nothing is pending any more."""
         count = min(through, self.high) - self.low + 1
         if count <= 0:
-            return 0
+            return
         dropped = sum(map(len, self._payloads[:count]))
         del self._payloads[:count]
         self.size -= dropped
@@ -148,7 +148,6 @@ class Pending:
         if self.next < self.low:
             self.next, self.offset = self.low, 0
         self._ahead = self._count_ahead()
-        return count
 
     def go_back(self, number: int, offset: int) -> None:
         """Submit anew from there on, or from the lowest that is pending."""
