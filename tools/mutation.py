@@ -93,7 +93,7 @@ class Mutant(NamedTuple):
 def mutants(sources: Mapping[str, str]) -> list[Mutant]:
     """All of these sources, by path."""
     optionals = optional_arguments(sources.values())
-    found = []
+    found: list[Mutant] = []
     for path, source in sources.items():
         found += _identified(_File(path, source, optionals).find())
     return found
@@ -143,10 +143,10 @@ def optional_arguments(sources: Iterable[str]) -> Optionals:
                 by_name = {ast.unparse(each.target): _may_be_none(each) for each in fields}
                 if by_name:
                     found.setdefault(node.name, []).append((by_name, list(by_name.values())))
-            for each in getattr(node, "body", ()) if isinstance(node, ast.ClassDef) else ():
-                if isinstance(each, FUNCTIONS) and each.name == "__init__":
-                    found.setdefault(node.name, []).append(_arguments(each))
-            if isinstance(node, FUNCTIONS):
+                for each in node.body:
+                    if isinstance(each, FUNCTIONS) and each.name == "__init__":
+                        found.setdefault(node.name, []).append(_arguments(each))
+            elif isinstance(node, FUNCTIONS):
                 found.setdefault(node.name, []).append(_arguments(node))
     return found
 
@@ -338,7 +338,8 @@ class _File:
                 pass
             case _:
                 return
-        names = [each.id for target in targets for each in _leaves(target) if _is_name(each)]
+        leaves = (each for target in targets for each in _leaves(target))
+        names = [each.id for each in leaves if isinstance(each, ast.Name)]
         is_first = any(name not in self._bound for name in names)
         self._bound.update(names)
         is_setup = self._function.name == "__init__" and targets
@@ -372,15 +373,16 @@ class _File:
             case ast.Constant(value=bool(value)):
                 yield self._replaced("flag", node, str(not value))
             case ast.Constant(value=int(value)):
-                for now in (value * 2, value // 2) if value > LARGE else (value + 1, value - 1):
-                    yield self._replaced("number", node, str(now))
+                others = (value * 2, value // 2) if value > LARGE else (value + 1, value - 1)
+                for number in others:
+                    yield self._replaced("number", node, str(number))
             case ast.BinOp(left=left, right=right, op=op):
                 span = self._between(left, right)
                 is_type = isinstance(op, ast.BitOr) and not self._is_live
                 if not (is_type or _is_text(left) or _is_text(right)):
-                    other = ARITHMETIC.get(self.source[slice(*span)])
-                    if other is not None:
-                        yield self._make("arithmetic", span, other)
+                    sign = self.source[slice(*span)]
+                    if sign in ARITHMETIC:
+                        yield self._make("arithmetic", span, ARITHMETIC[sign])
             case ast.Call():
                 yield from self._call(node)
             case ast.IfExp(test=test):
@@ -427,10 +429,6 @@ def _is_text(node: ast.expr) -> bool:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, (str, bytes))
     return isinstance(node, (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp))
-
-
-def _is_name(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name)
 
 
 def _leaves(target: ast.expr) -> Iterator[ast.expr]:

@@ -246,7 +246,8 @@ class Reached:
         if not self.is_live(mutant):
             found = found + self._by_file.get(mutant.path, [])
         ordered = sorted(set(found), key=lambda test: test.rank)
-        spent, asked = 0.0, []
+        asked: list[Test] = []
+        spent = 0.0
         for test in ordered:
             spent += test.cpu_s
             if spent > self._budget_s and asked:
