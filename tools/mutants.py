@@ -99,6 +99,8 @@ class Attempt:
     def run(self, items: dict[str, pytest.Item]) -> None:
         """Ends the process: its status is 1 if a test fails, whose name it says first."""
         known = [(items[name], cpu_s) for name, cpu_s in self._tests if name in items]
+        if len(known) < len(self._tests):
+            _end("tests cannot be imported")
         for at, (item, cpu_s) in enumerate(known):
             following = known[at + 1][0] if at + 1 < len(known) else None
             limit = SLOW_S + SLOWER * cpu_s

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tools import reached
-from tools.mutants import ALIVE, KILLED, Results, Verdict
+from tools.mutants import ALIVE, KILLED, Attempt, Results, Verdict
 from tools.mutation import draw, mutants
 
 if TYPE_CHECKING:
@@ -211,6 +212,20 @@ def test_the_quickest_tests_that_reach_it_are_asked_while_the_budget_lasts(
     assert (known.is_live(one), known.is_live(other)) == (True, False)
     assert known.tests(one._replace(block=7))[0] == []
     assert known.tests(other)[0] == asked  # it runs at import: by who reaches its file
+
+
+def test_a_mutant_with_which_tests_cannot_be_imported_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, writing = os.pipe()
+    monkeypatch.setenv("MUTANT_PIPE", str(writing))
+    pid = os.fork()
+    if not pid:
+        Attempt([("tests/test_x.py::test_it", 0.1)]).run({})
+    os.close(writing)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    with open(reading) as pipe:
+        assert pipe.read() == "tests cannot be imported"
 
 
 def test_what_was_killed_is_tried_again_only_if_its_file_differs(tmp_path: Path) -> None:
