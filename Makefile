@@ -24,7 +24,7 @@ WHOLE := $(addprefix tests/scenarios/test_,small_buffers.py view_scenarios.py wi
 SMALL := tests/properties tests/unit/explore tests/unit/trace $(WHOLE)
 PARTS := tests/scenarios tests/test_scripts.py $(filter-out $(SMALL),$(wildcard tests/unit/*))
 
-.PHONY: help setup demo test check proof pythons fuzz golden bench peers pictures docs lock clean
+.PHONY: help setup demo test check proof pythons fuzz mutants golden bench peers pictures docs lock clean
 help:           ## this list
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
@@ -105,6 +105,10 @@ test-versioned: $(READY)
 
 fuzz: $(READY)  ## mutate what strangers, networks and disks hand us, for MINUTES=10
 	@$(BIN)/python tools/fuzz.py --minutes $(or $(MINUTES),10)
+
+mutants: $(READY) ## do tests notice a changed line? COUNT=300 SEED=1 FIRST=20 ONLY=protocols/total REPLAY=number
+	@$(TEMPORARY) $(BIN)/python -m tools.mutants $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) \
+	    $(if $(FIRST),--first $(FIRST)) $(if $(ONLY),--only $(ONLY)) $(if $(REPLAY),--replay $(REPLAY))
 
 golden: $(READY) ## is behaviour as recorded? RENEW="why" accepts it as it is, LIST=1 lists renewals, FIRST=3 runs few seeds
 	@$(BIN)/python tools/golden.py $(if $(LIST),--list) $(if $(FIRST),--first $(FIRST)) $(if $(RENEW),--renew "$(RENEW)")

@@ -116,8 +116,6 @@ class Fragmenter:
         """Those of `seqnos` that are still in the window, to be retransmitted."""
         first = max(seqnos.start, self.window.low + 1)
         payloads = self.window.read_run(seqnos)
-        if not payloads:
-            return []
         if not self._continued:
             return [Piece(at, run, False) for at, run in alike(first, payloads)]
         flags = [seqno in self._continued for seqno in range(first, first + len(payloads))]

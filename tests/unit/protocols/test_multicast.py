@@ -73,6 +73,14 @@ def test_a_message_over_the_limit_is_refused_before_any_is_sent() -> None:
     assert m.send(bytes(10)) == 1
 
 
+def test_who_comes_into_a_view_sends_what_datagrams_hold_by_then() -> None:
+    m = machine()
+    m.layer.resize(100, 200)
+    m.view(A, B)
+    sending = m.layer.senders[FIFO]
+    assert (sending.window.datagram_bytes, sending.fragments.largest) == (200, 100)
+
+
 def test_flushed_is_when_all_that_was_accepted_has_its_seqnos() -> None:
     m = machine(B, capacity=2, fragment_bytes=2)
     assert m.layer.is_flushed

@@ -9,15 +9,16 @@ from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects
 from ringcast.core.shared import Deadlines
 from ringcast.core.view_change import Cut, OrderStanding, Part
-from ringcast.events import Confirmed, Delivered, Ordered
+from ringcast.errors import GroupClosed, UsageError
+from ringcast.events import Confirmed, Delivered, Ordered, Writable
 from ringcast.model import Address, Member, Origin, Place, Run, Stream, View, ViewId
 from ringcast.protocols.multicast_receiver import MulticastReceiver
-from ringcast.protocols.total.history import MARKS_KEPT, History
-from ringcast.protocols.total.order import PROBE_START_NS, TotalOrder
+from ringcast.protocols.total.history import History
+from ringcast.protocols.total.order import EARLY_BYTES_MAX, PROBE_START_NS, TotalOrder
 from ringcast.protocols.total.pending import INCOMPLETE_AFTER, TOTAL_BYTES, Pending
 from ringcast.protocols.total.queues import QUEUE_BYTES, Queues
-from ringcast.protocols.total.reading import OrderReader, Start
-from ringcast.protocols.total.receipts import OrderReceipts
+from ringcast.protocols.total.reading import OrderReader, Start, count_messages
+from ringcast.protocols.total.receipts import Deliveries, OrderReceipts
 from ringcast.window.assembler import Assembler
 from ringcast.wire.batches import (
     CARRIED,
@@ -29,8 +30,9 @@ from ringcast.wire.batches import (
     read_head,
 )
 from ringcast.wire.changes import tag_of
-from ringcast.wire.frames import Data, Submit, SubmitFrom, SubmitQuery
+from ringcast.wire.frames import Ack, Data, Submit, SubmitFrom, SubmitQuery
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
+from support.streams import Streams
 
 A, B, C = (Member(Address("10.0.0.1", 7800 + n), 1, name) for n, name in enumerate("ABC"))
 VIEW = View(ViewId(A, 3), (A, B, C))
@@ -110,6 +112,13 @@ def test_submits_in_batches_of_a_datagram_and_cuts_what_is_larger() -> None:
     pending.check_invariants()
 
 
+def test_a_message_of_whole_parts_ends_with_a_full_one() -> None:
+    pending = Pending(100)
+    pending.accept([bytes(170)])
+    heads = [head_of(batch) for batch, _ in pending.submit(0, ROOM)]
+    assert heads == [(PART | MORE, 0, 1, 0), (PART, 0, 1, 85)]
+
+
 def test_an_incomplete_batch_waits_while_several_are_under_way() -> None:
     pending, sent = Pending(100), 0
     for _ in range(INCOMPLETE_AFTER + 3):
@@ -119,6 +128,8 @@ def test_an_incomplete_batch_waits_while_several_are_under_way() -> None:
     pending.take(read_head(encode_batch(0, 0, 1, [b"x"])), 1)  # type: ignore[arg-type]
     (batch,) = pending.submit(0, ROOM)  # the others have gathered
     assert head_of(batch.batch)[2:] == (INCOMPLETE_AFTER + 1, 3)
+    pending.accept([b"x"])
+    assert pending.submit(0, ROOM) == []  # as many are under way as before
     pending.check_invariants()
 
 
@@ -148,6 +159,15 @@ def test_goes_back_to_where_the_sequencer_stands_and_no_further_than_what_was_ta
     pending.go_back(9, 0)
     assert pending.submit(0, ROOM) == []
     pending.check_invariants()
+
+
+def test_what_is_dropped_before_it_is_submitted_anew_is_passed_over() -> None:
+    pending = Pending(100)
+    pending.accept([bytes(60)] * 3)
+    pending.submit(0, ROOM)
+    pending.go_back(1, 0)
+    pending.drop(2)
+    assert [head_of(batch) for batch, _ in pending.submit(0, ROOM)] == [(0, 0, 3, 1)]
 
 
 def test_what_is_carried_says_so_and_shares_no_batch_with_what_is_not() -> None:
@@ -239,10 +259,18 @@ def test_the_last_to_go_are_remembered() -> None:
     for at, member in enumerate(crowd):
         history.marks[member] = at + 1
         history.depart((A, member), set(), View(ViewId(A, at + 4), (A,)))
-    assert len(history.marks) == MARKS_KEPT - 1  # A has a place of its own
+    assert len(history.marks) == VIEW_MEMBERS_MAX - 1  # A has a place of its own
     assert crowd[2] not in history.marks
     assert crowd[-1] in history.marks
     assert history.has_forgotten
+
+
+def test_beside_a_view_of_the_largest_size_nobody_is_remembered() -> None:
+    history = History()
+    crowd = tuple(Member(Address("10.0.0.2", n), 1, "") for n in range(1, VIEW_MEMBERS_MAX + 1))
+    history.marks = {A: 1, crowd[0]: 2}
+    history.depart((A, crowd[0]), set(), View(ViewId(crowd[0], 4), crowd))
+    assert (history.marks, history.has_forgotten) == ({crowd[0]: 2}, True)
 
 
 # What is read
@@ -290,6 +318,22 @@ def test_who_comes_from_elsewhere_is_told_what_it_has_seen() -> None:
     ]
 
 
+def test_a_batch_of_nobody_in_the_view_is_passed_over() -> None:
+    stray = encode_batch(0, len(VIEW), 1, [b"x"])
+    assert read_of(OrderReader(), stray, encode_batch(0, 2, 1, [b"y"])) == [("C", 1, [b"y"], 1)]
+    b = Alone(B)
+    b.relayed(1, stray)
+    assert b.order.history.standing == OrderStanding(0, {})
+
+
+def test_a_limit_counts_messages_and_no_batch_is_divided() -> None:
+    b = Alone(B)
+    three, two = encode_batch(0, 0, 1, [b"x"] * 3), encode_batch(0, 2, 1, [b"y"] * 2)
+    b.relayed(1, three, two, encode_part(MORE, 0, 4, 0, b"lar"))
+    found = {limit: count_messages(b.log, limit) for limit in (1, 3, 4, 6, 9)}
+    assert found == {1: (1, 3), 3: (1, 3), 4: (2, 5), 6: (3, 6), 9: (3, 6)}
+
+
 # A member
 
 
@@ -333,6 +377,7 @@ class Alone:
 
 def test_a_message_is_pending_until_it_is_taken() -> None:
     b = Alone(B)
+    assert b.deadlines.next() is None
     assert b.order.send([b"x", b"y"], 0, b.out) == 2
     (submit,) = b.said()
     assert submit == Submit(tag_of(VIEW.id), encode_batch(0, 1, 1, [b"x", b"y"]), is_lowest=True)
@@ -359,11 +404,66 @@ def test_asks_the_sequencer_when_nothing_comes_back_and_goes_on_from_there() -> 
     assert b.said() == [SubmitQuery(tag_of(VIEW.id), 0)]
     b.order.receive(C, SubmitFrom(tag_of(VIEW.id), 2, 0, 0), 0, b.out)  # it is not the sequencer
     b.order.receive(A, SubmitFrom(1, 2, 0, 0), 0, b.out)  # of another view
-    assert b.said() == []
+    assert (b.said(), b.order.refused) == ([], 2)
     b.order.receive(A, SubmitFrom(tag_of(VIEW.id), 2, 0, 1), 0, b.out)
     (again,) = b.said()
     assert isinstance(again, Submit)
     assert head_of(again.batch)[2] == 2
+
+
+def test_a_receipt_of_what_is_taken_already_has_its_place_and_asks_who_has_it() -> None:
+    b = Alone(B)
+    assert b.order.ask_receipt(6, 0, b.out, is_flush=False) is None  # of nothing
+    b.order.send([b"x", b"y"], 0, b.out)
+    b.relayed(1, encode_batch(0, 0, 1, [b"a"]))
+    b.relayed(2, encode_batch(0, 1, 1, [b"x", b"y"]))
+    b.said()
+    assert b.order.ask_receipt(7, 0, b.out, is_flush=False) == 7
+    assert b.told() == [Ordered(7, Place(VIEW.id, 3))]
+    assert b.said() == [SubmitQuery(tag_of(VIEW.id), 2)]
+
+
+def test_a_receipt_of_what_is_pending_asks_who_has_it_once_it_is_taken() -> None:
+    b = Alone(B)
+    b.order.send([b"x"], 0, b.out)
+    assert b.order.ask_receipt(7, 0, b.out, is_flush=False) == 7
+    b.said()
+    b.relayed(1, encode_batch(0, 1, 1, [b"x"]))
+    assert b.told() == [Ordered(7, Place(VIEW.id, 1))]
+    assert b.said() == [SubmitQuery(tag_of(VIEW.id), 1)]
+    b.order.receive(A, SubmitFrom(tag_of(VIEW.id), delivered=1), 0, b.out)
+    assert b.told() == [Confirmed(7)]
+
+
+def test_batches_follow_what_a_datagram_has_room_for() -> None:
+    b = Alone(B)
+    b.order.resize(110)
+    b.order.send([bytes(200)], 0, b.out)
+    submitted = b.said()
+    assert len(submitted) == 3
+    assert all(isinstance(each, Submit) and len(each.batch) <= 100 for each in submitted)
+
+
+def test_a_batch_that_fills_half_a_datagram_waits_for_no_more() -> None:
+    pending = Pending(100)
+    for _ in range(INCOMPLETE_AFTER):
+        pending.accept([b"x"])
+        pending.submit(0, ROOM)
+    pending.accept([bytes(40)])
+    assert pending.submit(0, ROOM) == []
+    pending.accept([bytes(3)])
+    assert len(pending.submit(0, ROOM)) == 1
+
+
+def test_who_was_blocked_is_told_once_that_there_is_room() -> None:
+    b = Alone(B)
+    assert b.order.send([b"x"] * 65, 0, b.out) == 64
+    assert b.order.is_blocked
+    b.relayed(1, encode_batch(0, 1, 1, [b"x"]))
+    assert (b.told(), b.order.is_blocked) == ([Writable()], False)
+    b.relayed(2, encode_batch(0, 1, 2, [b"x"]))
+    assert b.told() == []
+    assert b.order.send([b"y"], 0, b.out) == 1
 
 
 def test_a_frozen_member_accepts_and_submits_nothing_until_its_view() -> None:
@@ -380,6 +480,27 @@ def test_a_frozen_member_accepts_and_submits_nothing_until_its_view() -> None:
     assert submit == Submit(tag_of(NEXT.id), encode_batch(0, 1, 1, [b"x"]), is_lowest=True)
 
 
+def test_what_waits_for_room_waits_while_frozen() -> None:
+    b = Alone(B)
+    for _ in range(INCOMPLETE_AFTER + 1):
+        b.order.send([b"."], 0, b.out)
+    assert len(b.said()) == INCOMPLETE_AFTER
+    b.order.freeze(tag_of(NEXT.id))
+    b.relayed(1, encode_batch(0, 1, 1, [b"."]))  # there is room
+    b.order.send([b"."], 0, b.out)
+    assert b.said() == []
+
+
+def test_the_sequencer_alone_notes_messages_that_are_whole_to_tell_who_has_them() -> None:
+    a, b = Alone(A), Alone(B)
+    for each in (a, b):
+        assert each.order.size == 0
+        each.relayed(1, encode_part(MORE, 2, 1, 0, b"lar"))
+        assert len(each.order.deliveries) == 0
+        each.relayed(2, encode_part(0, 2, 1, 3, b"ge"))
+    assert (len(a.order.deliveries), len(b.order.deliveries)) == (1, 0)
+
+
 def test_a_late_submit_of_an_earlier_view_is_refused_and_an_early_one_kept() -> None:
     a = Alone(A)
     early = Submit(tag_of(NEXT.id), encode_batch(0, 1, 1, [b"early"]), is_lowest=True)
@@ -392,6 +513,18 @@ def test_a_late_submit_of_an_earlier_view_is_refused_and_an_early_one_kept() -> 
     a.order.receive(C, late, 0, a.out)
     assert a.order.refused == 2
     assert [batch for _, batch in a.order.queues.take(9)] == [early.batch]
+
+
+def test_so_much_is_kept_for_the_next_view_and_the_rest_is_refused() -> None:
+    a, size = Alone(A), 1 << 16
+    a.order.freeze(tag_of(NEXT.id))
+    for number in range(1, 100):
+        batch = encode_batch(0, 1, number, [bytes(size)])
+        a.order.receive(B, Submit(tag_of(NEXT.id), batch, is_lowest=number == 1), 0, a.out)
+    assert EARLY_BYTES_MAX <= a.order.size < EARLY_BYTES_MAX + 2 * size
+    assert a.order.refused == 99 - (a.order.size // size)
+    a.enter(NEXT)
+    assert QUEUE_BYTES <= a.order.size < QUEUE_BYTES + 2 * size  # all of it is in the queue
 
 
 def test_who_submits_for_another_is_refused() -> None:
@@ -454,6 +587,15 @@ def test_what_was_taken_apart_is_seen_in_whatever_view_it_comes() -> None:
     assert b.begun.start.seen == {}  # it is in the history
 
 
+def test_the_mark_of_who_leaves_goes_and_that_of_who_is_lost_stays() -> None:
+    two = View(ViewId(A, 4), (A, B))
+    for members, marks in (((A, B, C), [(A, 1)]), ((A, B), [(A, 1), (C, 2)])):
+        b = Alone(B)
+        b.relayed(1, encode_batch(0, 2, 1, [b"y", b"z"]), encode_batch(0, 0, 1, [b"x"]))
+        b.enter(two, Cut(two.id, (Part(VIEW.id, members, {}, {}),), {}))
+        assert list(b.order.history.marks.items()) == marks  # C was the last to go
+
+
 def test_if_marks_were_forgotten_what_was_ever_submitted_is_not_submitted_again() -> None:
     b = Alone(B)
     b.order.send([b"1", b"2"], 0, b.out)
@@ -463,6 +605,10 @@ def test_if_marks_were_forgotten_what_was_ever_submitted_is_not_submitted_again(
     assert b.said() == []
     assert b.told() == [Ordered(1, None, is_submitted=True), Confirmed(1)]
     assert b.begun.unconfirmed == ((Stream.TOTAL, 1, 2),)
+    b.order.send([b"3"], 0, b.out)
+    b.said()
+    b.enter(NEXT, from_elsewhere(B, OrderStanding(9, {A: 7}, has_forgotten=True)))
+    assert (b.said(), b.begun.unconfirmed) == ([], ((Stream.TOTAL, 3, 3),))
 
 
 def test_state_tells_what_is_held_in_whole_messages() -> None:
@@ -472,6 +618,18 @@ def test_state_tells_what_is_held_in_whole_messages() -> None:
     b.relayed(2, *held, is_committed=False)
     assert b.order.standing(3) == OrderStanding(3, {C: 2, A: 5})
     assert b.order.history.standing == OrderStanding(2, {C: 2})
+
+
+def test_a_batch_that_comes_in_fragments_counts_with_its_last_one() -> None:
+    b = Alone(B)
+    batch = encode_batch(0, 0, 1, [b"x", b"y"])
+    b.log.on_data(Data(Stream.TOTAL, 1, [batch[:9]], more=True), 0, 1 << 20, b.out)
+    b.relayed(2, batch[9:], is_committed=False)
+    for seqno, expected in ((1, OrderStanding(0, {})), (2, OrderStanding(2, {A: 2}))):
+        b.log.on_commit(seqno, 0)
+        b.order.take(seqno, 0, b.out)
+        assert b.order.history.standing == expected
+        assert b.order.standing(2) == OrderStanding(2, {A: 2})
 
 
 def test_on_close_it_is_told_what_was_never_sent_and_what_may_be_ordered() -> None:
@@ -484,11 +642,126 @@ def test_on_close_it_is_told_what_was_never_sent_and_what_may_be_ordered() -> No
     b.order.close(b.out)
     events = b.told()
     assert Ordered(1, None, is_submitted=True) in events
+    assert Ordered(INCOMPLETE_AFTER, None, is_submitted=True) in events
+    assert Ordered(INCOMPLETE_AFTER + 1, None, is_submitted=False) in events
     assert Ordered(7, None, is_submitted=False) in events
     assert b.order.unacked == ((Stream.TOTAL, 1, 7),)
+    assert len(b.order.receipts) == 0
+
+
+def test_total_messages_need_a_view_and_a_member_that_is_in_it() -> None:
+    alone = Streams(A, MulticastConfig(), streams=(Stream.FIFO, Stream.TOTAL))
+    with pytest.raises(UsageError, match="cannot send on total: not in a view yet"):
+        alone.send(b"x", stream=Stream.TOTAL)
+    alone.view(A)
+    assert alone.send(b"x", stream=Stream.TOTAL) == 1
+    alone.layer.close("left", 0, alone.out)
+    with pytest.raises(GroupClosed, match="has left its group"):
+        alone.send(b"y", stream=Stream.TOTAL)
+
+
+def test_the_sequencer_tells_an_origin_when_all_others_have_delivered_its_message() -> None:
+    a = Streams(A, MulticastConfig(), A, B, C, streams=(Stream.FIFO, Stream.TOTAL))
+    tag = tag_of(ViewId(A, 1))
+    submit = Submit(tag, encode_batch(0, 1, 1, [b"x"]), is_lowest=True)
+    a.layer.receive_message(B, submit, 0, a.out)
+    for source in (B, C):
+        a.receive(source, Ack(Stream.TOTAL, 1, 0, 1 << 20))
+    a.layer.receive_message(B, SubmitQuery(tag, 1), 0, a.out)
+    assert a.out.messages == [(B, SubmitFrom(tag, 2))]  # it has it, and waits for the others
+    a.layer.receive_message(C, SubmitQuery(tag, 0), 0, a.out)
+    assert a.out.messages[1:] == [(C, SubmitFrom(tag, 1))]  # C waits for nothing
+    assert a.payloads() == [b"x"]
+    a.out.messages.clear()
+    a.receive(C, Ack(Stream.TOTAL, 1, 1, 1 << 20))
+    assert a.out.messages == [(B, SubmitFrom(tag, delivered=1))]
+
+
+def test_a_query_that_comes_late_takes_nothing_back() -> None:
+    a = Streams(A, MulticastConfig(), A, B, C, streams=(Stream.FIFO, Stream.TOTAL))
+    tag = tag_of(ViewId(A, 1))
+    for number in (1, 2):
+        submit = Submit(tag, encode_batch(0, 1, number, [b"x"]), is_lowest=number == 1)
+        a.layer.receive_message(B, submit, 0, a.out)
+    for source in (B, C):
+        a.receive(source, Ack(Stream.TOTAL, 2, 0, 1 << 20))
+    assert a.payloads() == [b"x", b"x"]
+    for number in (2, 1):
+        a.layer.receive_message(B, SubmitQuery(tag, number), 0, a.out)
+    a.out.messages.clear()
+    a.receive(C, Ack(Stream.TOTAL, 2, 1, 1 << 20))
+    assert a.out.messages == []
+    a.receive(C, Ack(Stream.TOTAL, 2, 2, 1 << 20))
+    assert a.out.messages == [(B, SubmitFrom(tag, delivered=2))]
+
+
+def test_who_is_blocked_on_total_is_not_on_others() -> None:
+    config = MulticastConfig(capacity=4)
+    b = Streams(B, config, A, B, streams=(Stream.FIFO, Stream.TOTAL))
+    assert b.send(*[b"x"] * 5, stream=Stream.TOTAL) == 4
+    assert [b.layer.is_blocked(stream) for stream in (Stream.FIFO, Stream.TOTAL)] == [False, True]
+    assert [b.layer.highest_sent(stream) for stream in (Stream.FIFO, Stream.TOTAL)] == [0, 4]
+
+
+def test_receipts_are_asked_for_stream_by_stream() -> None:
+    b = Streams(B, MulticastConfig(), A, B, streams=(Stream.FIFO, Stream.TOTAL))
+
+    def ask(number: int, stream: Stream) -> int | None:
+        return b.layer.ask_receipt(number, stream, 0, b.out, is_flush=False)
+
+    b.send(b"x")
+    assert (ask(1, Stream.TOTAL), ask(2, Stream.FIFO)) == (None, 2)
+    b.send(b"y", stream=Stream.TOTAL)
+    assert ask(3, Stream.TOTAL) == 3
+    assert {origin.stream for origin in b.layer.windows()} == {Stream.FIFO}  # the log is none
+    assert b.layer.entries is not None
+    b.layer.close("left", 0, b.out)
+    assert Ordered(3, None, is_submitted=True) in b.events()
+    assert b.layer.entries is None
+
+
+def test_smaller_datagrams_make_smaller_batches() -> None:
+    b = Streams(B, MulticastConfig(), A, B, streams=(Stream.FIFO, Stream.TOTAL))
+    b.layer.resize(110, 200)
+    b.send(bytes(200), stream=Stream.TOTAL)
+    assert len(b.out.messages) == 3
+
+
+def test_a_sequencer_forgets_who_asked_and_is_gone_and_all_when_another_is_it() -> None:
+    deliveries = Deliveries()
+    deliveries.sent(1, B, 1)
+    deliveries.ask(B, 1)
+    deliveries.begin(VIEW, is_mine=True)
+    assert len(deliveries) == 2
+    deliveries.begin(View(ViewId(A, 4), (A, C)), is_mine=True)
+    assert len(deliveries) == 1
+    deliveries.begin(View(ViewId(C, 5), (C, A)), is_mine=False)
+    assert len(deliveries) == 0
 
 
 # Receipts
+
+
+def test_receipts_of_later_messages_wait_and_each_is_told_once() -> None:
+    receipts, out = OrderReceipts(), Effects()
+    receipts.ask(1, 5, is_flush=False)
+    receipts.ask(2, 7, is_flush=False)
+    receipts.taken(6, Place(VIEW.id, 20), VIEW, out)
+    receipts.taken(7, Place(VIEW.id, 21), VIEW, out)
+    told = [Ordered(1, Place(VIEW.id, 19)), Ordered(2, Place(VIEW.id, 21))]
+    assert list(out.events) == told
+    assert (len(receipts), receipts.wanted) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    "view", [NEXT, View(VIEW.id, (A,))], ids=["of an earlier view", "of a member alone"]
+)
+def test_a_receipt_that_nobody_else_has_to_deliver_ends_at_once(view: View) -> None:
+    receipts, out = OrderReceipts(), Effects()
+    receipts.ask(1, 5, is_flush=False)
+    receipts.taken(5, Place(VIEW.id, 20), view, out)
+    assert list(out.events) == [Ordered(1, Place(VIEW.id, 20)), Confirmed(1)]
+    assert not len(receipts)
 
 
 def test_a_receipt_tells_the_place_and_then_that_all_have_it() -> None:

@@ -11,10 +11,11 @@ from ringcast.protocols.views.discovery import (
     PAUSE_MAX_NS,
     PAUSE_MIN_NS,
     PAUSE_SHARE,
+    START_NS,
     Meeting,
     rank_of,
 )
-from ringcast.protocols.views.timing import BackOff
+from ringcast.protocols.views.timing import BackOff, Waiting
 from ringcast.wire.changes import Hello
 from support.settings import PLAIN
 
@@ -179,3 +180,38 @@ def test_parts_rank_by_state_size_and_address_and_who_looks_comes_last() -> None
     ranks = [rank_of(each, who) for who, each in in_order]
     assert ranks == sorted(ranks)
     assert len(set(ranks)) == len(ranks)
+
+
+def test_after_parts_that_do_not_answer_others_wait() -> None:
+    meeting = Meeting()
+    assert meeting.losses.waits(SECOND) == 0
+    meeting.fail(SECOND)
+    assert meeting.losses.waits(SECOND) > 0
+
+
+def test_a_member_has_just_started_for_so_long() -> None:
+    meeting = Meeting()
+    meeting.started_at = SECOND
+    found = [meeting.has_just_started(SECOND + START_NS - left) for left in (START_NS, 1, 0)]
+    assert found == [True, True, False]
+
+
+def test_who_is_waited_for_in_vain_is_passed_over_and_then_ever_more_at_once() -> None:
+    crowd = tuple(Member(Address("h", n), 1, str(n)) for n in range(9))
+    view, waiting, found = View(ViewId(crowd[0], 2), crowd), Waiting(), []
+    for _ in range(6):
+        waiting.lose_patience(crowd[2], view, set(), crowd[-1])
+        found.append("".join(sorted(who.name for who in waiting.passed)))
+    assert found == ["", "2", "02", "0123", "01234567", "01234567"]  # oneself never
+    waiting.begin()
+    waiting.end(crowd[2])
+    assert waiting.passed == {crowd[2]}
+    waiting.lose_patience(crowd[3], view, {crowd[0]}, crowd[-1])
+    assert waiting.passed == {crowd[1], crowd[2]}
+
+
+def test_for_ones_own_proposal_one_waits_once() -> None:
+    crowd = tuple(Member(Address("h", n), 1, str(n)) for n in range(3))
+    waiting = Waiting()
+    waiting.lose_patience(crowd[2], View(ViewId(crowd[0], 2), crowd), set(), crowd[2])
+    assert waiting.passed == {crowd[0]}

@@ -73,11 +73,11 @@ def test_whom_the_coordinator_does_not_hear_either_is_no_affair_of_a_pair() -> N
 
 def test_who_is_not_heard_for_a_minute_is_forgotten() -> None:
     pairs = Pairs()
-    pairs.miss(C, 0)
     pairs.miss(C, PROBE_NS)
-    pairs.forget_old(FORGET_NS - 1)
-    assert pairs.unheard == {C: 0}
-    pairs.forget_old(FORGET_NS)
+    pairs.miss(C, 2 * PROBE_NS)
+    pairs.forget_old(PROBE_NS + FORGET_NS - 1)
+    assert pairs.unheard == {C: PROBE_NS}
+    pairs.forget_old(PROBE_NS + FORGET_NS)
     assert pairs.unheard == {}
 
 

@@ -345,7 +345,9 @@ def test_what_is_passed_on_does_not_change_with_the_buffer_that_it_came_in() -> 
     (datagram,) = Codec("g", b, 1000).pack([answer], a)
     buffer = bytearray(datagram)
     _, frames = Codec("g", a, 1000).unpack(memoryview(buffer))
+    refused = streams_of(node).refused
     streams_of(node).receive(b, frames, 0, out)
+    assert streams_of(node).refused == refused
     buffer[:] = b"x" * len(buffer)
     ((dest, passed),) = out.frames
     assert dest == c

@@ -6,7 +6,7 @@ import pytest
 
 from ringcast.explore.abstraction import canonical, clone
 from ringcast.model import Address, Member
-from ringcast.window.acks import AckTable
+from ringcast.window.acks import AckTable, AgreedMark
 
 A, B, C = (Member(Address("127.0.0.1", 7800 + n), n, name) for n, name in enumerate("ABC"))
 STRANGER = Member(A.address, 77, "A")  # A after a restart: another member
@@ -112,3 +112,23 @@ def test_clones_live_their_own_lives() -> None:
     copy.update(A, 1, 1)
     assert canonical(copy) != before
     assert canonical(table) == before
+
+
+def test_of_the_others_the_slowest_counts() -> None:
+    table = AckTable([A, B, C], 0)
+    for member, delivered in ((A, 9), (B, 4), (C, 2)):
+        table.update(member, 9, delivered)
+    assert [table.delivered_by_others(member) for member in (A, C)] == [2, 4]
+
+
+def test_an_agreed_mark_stays_but_for_a_new_member() -> None:
+    mark = AgreedMark([A, B], 0)
+    assert mark.agree(5, 7, B) is True
+    assert mark.agree(4, 6, B) is False
+    assert (mark.has_delivered(B, 7), mark.has_delivered(B, 8)) == (True, False)
+    mark.set_members([B, A], 3)
+    assert (mark.min_delivered, mark.delivered_by_others(A), mark.slowest()) == (5, 7, [B])
+    mark.set_members([A], 3)
+    assert (mark.min_delivered, mark.slowest()) == (5, [])
+    mark.set_members([A, C], 3)
+    assert (mark.min_delivered, mark.delivered_by_others(A), mark.slowest()) == (3, 3, [C])

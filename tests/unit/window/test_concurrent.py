@@ -6,6 +6,7 @@ Every interleaving of small scenarios is in tests/unit/explore/test_explore_ring
 
 from __future__ import annotations
 
+import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
@@ -13,6 +14,7 @@ from runpy import run_path
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import ref
 
 import pytest
 from hypothesis import example, given
@@ -63,6 +65,22 @@ def test_adding_is_refused_outside_the_window_and_for_duplicates(kind: Kind) -> 
     assert consumer.remove() == 11
     assert not ring.add(11, 11)
     assert pointers(ring) == (11, 11, 14)
+
+
+@both_kinds
+def test_what_is_removed_is_kept_no_longer(kind: Kind) -> None:
+    class Item:
+        pass
+
+    ring: GilRingBuffer[Item] = kind(4)
+    item = Item()
+    kept = ref(item)
+    assert ring.add(1, item)
+    del item
+    assert kept() is not None
+    assert ring.consumer().remove() is kept()
+    gc.collect()
+    assert kept() is None
 
 
 @both_kinds

@@ -76,6 +76,20 @@ def test_what_is_sent_again_is_cut_where_the_flag_changes() -> None:
     ]
 
 
+def test_how_often_a_message_started_over_is_counted_for_each() -> None:
+    fragments = Fragmenter(SendWindow(2, datagram_bytes=64, max_bytes=1 << 20), 4)
+    assert fragments.admit([b"0123456789"])[0] == 1
+    fragments.start_over()
+    assert fragments.starts == 1
+    for _ in range(2):
+        fragments.window.take_ready(2)
+        fragments.window.purge(fragments.window.high)
+        fragments.admit_rest()
+    assert (fragments.rest_bytes, fragments.starts) == (0, 0)
+    fragments.start_over()
+    assert fragments.starts == 0  # nothing has begun
+
+
 def test_one_send_is_of_one_kind() -> None:
     check_payloads([H(b"a"), H(b"b")], 1)
     with pytest.raises(UsageError, match="messages are bytes, not Headed"):

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from ringcast.explore.abstraction import canonical, clone
-from ringcast.window.receive import ReceiveWindow
+from ringcast.window.receive import BoundedWindow, ReceiveWindow
 from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
 
 FORGED = 2**63 - 1
@@ -751,3 +751,34 @@ def test_two_runs_never_cost_less_than_one(size: int, other: int) -> None:
     apart.append_run([bytes(size)])
     apart.append_run([bytes(other)])
     assert together.charged <= apart.charged
+
+
+def test_one_message_costs_what_the_least_datagram_does() -> None:
+    window = sender(max_bytes=3 * DATAGRAM_OVERHEAD + 1)
+    assert window.append(b"x")
+    assert window.charged == DATAGRAM_OVERHEAD
+    assert window.append(bytes(DATAGRAM_OVERHEAD + 1))
+    assert window.charged == 2 * DATAGRAM_OVERHEAD + 1
+    assert window.append(b"y")
+    assert not window.append(b"z")
+    assert window.high == 3
+    window.check_invariants()
+
+
+def test_one_message_is_appended_where_there_is_a_slot_for_it() -> None:
+    window = SendWindow(2, capacity_max=8, max_bytes=PLENTY, datagram_bytes=DATAGRAM)
+    assert [window.append(b"x") for _ in range(3)] == [True, True, False]
+    assert window.append_run([b"x"]) == 1  # this one grows
+    window.ceiling = 4
+    assert [window.append(b"x") for _ in range(2)] == [True, False]
+
+
+def test_what_is_skipped_makes_room_in_a_bounded_window() -> None:
+    window = BoundedWindow(8, 20, offset=0)
+    assert window.add_run(*run(1, 5)) == 5
+    assert window.add_run(*run(6, 6)) == 0
+    assert (window.held, window.is_full) == (20, True)
+    window.skip(3)
+    window.check_invariants()
+    assert (window.held, window.is_full) == (8, False)
+    assert window.add_run(*run(6, 6)) == 1

@@ -301,6 +301,9 @@ def test_slots_are_moved_seldom() -> None:
         assert capacity_of(window) == 32
         assert window.add_run(*run(window.received + 1, window.received + 8)) == 8
         assert capacity_of(window) == 32
+    assert len(window.take_ready(7)) == 7
+    assert window.add_run(*run(window.received + 1, window.received + 1)) == 1
+    assert capacity_of(window) == 32  # more than a quarter is in use
 
 
 @pytest.mark.parametrize("offset", OFFSETS)

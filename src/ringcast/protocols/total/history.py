@@ -4,8 +4,9 @@ The position counts the messages. The mark of an origin is the number of its las
 to there is ordered again. Those that come together from view to view have the same history; who
 comes from elsewhere gets the position and the marks of the leading part with the Cut.
 
-Marks of the departed stay, for they may come back as the same incarnation: the MARKS_KEPT that went
-last. Not of who has left, nor of an earlier life of a member.
+Marks of the departed stay, for they may come back as the same incarnation: of those that went last,
+as many as a view has room for beside the members. Not of who has left, nor of an earlier life of a
+member.
 """
 
 from __future__ import annotations
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from ringcast.wire.batches import Head
 
     Log: TypeAlias = MulticastSender | MulticastReceiver
-
-MARKS_KEPT = VIEW_MEMBERS_MAX
-"""Of the departed."""
 
 
 class History:
@@ -60,7 +58,7 @@ class History:
                 self.marks[member] = self.marks.pop(member)  # the last to go
         gone = [member for member in self.marks if member not in view]
         kept = [who for who in gone if who not in left and who.address not in lives]
-        room = min(MARKS_KEPT, VIEW_MEMBERS_MAX - len(view))
+        room = VIEW_MEMBERS_MAX - len(view)
         self.has_forgotten |= len(kept) > room
         kept = kept[-room:] if room else []
         for member in set(gone).difference(kept):

@@ -33,7 +33,7 @@ from ringcast.events import Writable
 from ringcast.model import Place, Stream, ViewId
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stream import seconds
-from ringcast.protocols.total.history import MARKS_KEPT, Entries, History
+from ringcast.protocols.total.history import Entries, History
 from ringcast.protocols.total.pending import TOTAL_BYTES, Pending
 from ringcast.protocols.total.queues import Queues
 from ringcast.protocols.total.reading import OrderReader, Start
@@ -41,6 +41,7 @@ from ringcast.protocols.total.receipts import Deliveries, OrderReceipts
 from ringcast.wire.batches import read_head
 from ringcast.wire.changes import tag_of
 from ringcast.wire.frames import Submit, SubmitFrom, SubmitQuery
+from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -228,7 +229,6 @@ class TotalOrder:
         early, self._early, self._early_bytes = self._early, [], 0
         for source, message in early:
             self.receive(source, message, now, out)
-        self._interval = PROBE_START_NS
         self._go_on(now, out)
         self._see({} if is_led else marks)
         return Begun(Start(self.history.position, self._seen), tuple(unconfirmed))
@@ -240,7 +240,7 @@ class TotalOrder:
         for origin, number in taken.items():
             seen[origin] = max(number, seen.pop(origin, 0))
         ahead = [(who, number) for who, number in seen.items() if number > marks.get(who, 0)]
-        self._seen = dict(ahead[-MARKS_KEPT:])
+        self._seen = dict(ahead[-VIEW_MEMBERS_MAX:])
 
     def _come_from_elsewhere(
         self, taken: int, view: View, out: Effects
