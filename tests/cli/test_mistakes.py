@@ -92,7 +92,8 @@ MISTAKES: list[tuple[str, str]] = [
     ),
     (
         "simulate --grid capacity=4",
-        r"--master, --grid, --audit and --out go with --spark \(see ringcast simulate --help\)",
+        r"--master, --conf, --grid, --audit and --out go with --spark "
+        r"\(see ringcast simulate --help\)",
     ),
     ("replay", r"give either --seed or --options \(see ringcast replay --help\)"),
     ("replay --seed -1", r"Invalid value for '--seed': -1 is not in the range 0<=x<=\d+\. .*"),

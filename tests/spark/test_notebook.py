@@ -26,7 +26,7 @@ def code() -> list[str]:
 
 def test_the_notebook_was_saved_without_outputs() -> None:
     cells = json.loads(NOTEBOOK.read_text())["cells"]
-    assert len(cells) == 8
+    assert len(cells) == 7
     for cell in cells:
         assert cell.get("outputs", []) == []
         assert cell.get("execution_count") is None

@@ -106,7 +106,7 @@ def audit(
       ringcast audit traces/ --master spark://host:7077 --json verdicts.json
       ringcast audit traces/ --follow --every 30s
       ringcast audit traces/ --follow --once
-      ringcast audit traces/ --follow --on-violation 'mail -s "$RINGCAST_VIOLATION_TEXT" ops'
+      ringcast audit traces/ --follow --on-violation 'mail -s broken ops'
     """
     if is_all and (run_id is not None or page is not None or follow):
         raise click.UsageError("--all is for every run; --run, --report and --follow for one")
