@@ -521,6 +521,23 @@ def test_a_message_bears_its_place_beside_its_own_headers() -> None:
             check_publisher(name)
 
 
+def test_who_asks_what_waits_misses_no_batch_that_goes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, publishing = Staging(tmp_path), Staging(tmp_path)
+    staging.claim("p", "a stream")
+    for number in range(2):
+        staging.commit(number, [staging.stage("p", [Stretch([b"x"])])[0]])
+    batch = publishing.next_batch(0)
+    assert batch is not None
+    publishing.finish(batch)
+    listed = staging._manifests()
+    monkeypatch.setattr(staging, "_manifests", lambda: listed)
+    publishing.forget(0.0)  # behind the list
+    (left,) = staging.files.iterdir()
+    assert staging.waiting_bytes == left.stat().st_size
+
+
 def test_a_batch_that_is_repeated_changes_nothing(tmp_path: Path) -> None:
     staging = Staging(tmp_path)
     staging.claim("p", "a stream")
