@@ -66,8 +66,6 @@ def unknown_names(block: str) -> Iterator[str]:
             signature = inspect.signature(called)
             takes = set(signature.parameters)
             is_open = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
-            if "JoinOptions" in str(signature):
-                takes, is_open = takes | ringcast.JoinOptions.__annotations__.keys(), False
             for given in node.keywords:
                 if given.arg is not None and given.arg not in takes and not is_open:
                     yield f"{ast.unparse(node.func)}({given.arg}=…)"

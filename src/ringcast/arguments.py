@@ -1,9 +1,20 @@
 """The arguments of `join`, as their types and their checks need them: not as text."""
 
 from collections.abc import Callable, Iterable, Sequence
+from inspect import Parameter, signature
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, TypedDict
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    get_type_hints,
+)
 
 from ringcast.config import (
     GroupConfig,
@@ -17,6 +28,8 @@ from ringcast.model import Address, Member
 from ringcast.options import FLAG, FUNCTION, LABEL, Kind, check_all, one_of, seconds, setting
 
 WhenFew: TypeAlias = Literal["raise", "wait"]
+
+J = TypeVar("J", bound=Callable[..., Any])
 
 
 class Source(Protocol):
@@ -133,3 +146,15 @@ def complete(options: JoinOptions) -> JoinOptions:
     check_all(PROGRAM, SimpleNamespace(**found))
     complete: JoinOptions = found
     return complete
+
+
+def name_options(join: J) -> J:
+    """Have `help(join)` name each option, with its type and its default."""
+    named: Any = join
+    own, absent = signature(named), {"name": "", "members": ()}
+    taken = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    for name, kind in get_type_hints(JoinOptions).items():
+        default = PROGRAM[name].default if name in PROGRAM else absent.get(name)
+        taken.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    named.__signature__ = own.replace(parameters=taken, return_annotation="Join")
+    return join

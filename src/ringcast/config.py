@@ -14,7 +14,7 @@ a default.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ringcast.errors import ConfigError
@@ -327,7 +327,8 @@ class MembershipConfig(_Checked):
 class GroupConfig(_Checked):
     """One member of one group: who it is, where it is found, and how it works."""
 
-    group: str = setting(MISSING, NAME)
+    # Type checkers see only by `field` that it has to be given.
+    group: str = field(metadata={"kind": NAME})
     """The group's name: only members with the same one talk to each other."""
 
     name: str = setting("", LABEL, "What to call this member.")

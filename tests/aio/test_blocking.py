@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import pydoc
 import signal
 import subprocess
 import sys
@@ -226,10 +227,18 @@ def test_mistakes_are_raised_where_they_are_made(call: Any, error: str) -> None:
 
 
 def test_options_are_those_of_asyncio() -> None:
-    theirs, ours = inspect.signature(ringcast.join), inspect.signature(blocking.join)
-    assert ours.parameters.keys() == theirs.parameters.keys()
-    assert ours.parameters["options"] == theirs.parameters["options"]
-    assert ours.parameters["options"].annotation == "Unpack[JoinOptions]"
+    theirs, ours = (inspect.signature(join).parameters for join in (ringcast.join, blocking.join))
+    assert ours == theirs
+
+
+def test_help_names_each_option() -> None:
+    named = inspect.signature(blocking.join)
+    assert ringcast.JoinOptions.__annotations__.keys() <= named.parameters.keys()
+    said = pydoc.plain(pydoc.render_doc(ringcast.join))
+    for option in ("name: str = ''", "members: collections.abc.Sequence[str] = ()", "-> 'Join'"):
+        assert option in said
+    assert "join_timeout_s: float = 30.0" in said
+    assert "options" not in named.parameters
 
 
 def test_names_are_those_of_asyncio() -> None:

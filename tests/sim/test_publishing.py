@@ -368,14 +368,46 @@ def test_each_row_goes_its_way_once_whoever_dies(tmp_path: Path, seed: int) -> N
         publisher = Publisher(staging, last.group)
         last.start(lambda _: publisher.run())
         await until_done(staging, 2)
-        assert publisher.unsent > 0
-        assert publisher.unsent % 120 == 0
+        assert publisher.unsent == 120 * publisher.batches > 0
 
     with cluster(3, loss=0.05, seed=seed, **SOON) as c:
         for member in c.members:
             member.start(read)
         c.run(scenario(c), limit_s=1000)
     assert got == expected
+
+
+def test_rows_for_nobody_are_counted_once_though_their_batch_is_sent_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    staging, reader = Staging(tmp_path), Reader()
+    staging.claim("orders", "a stream")
+
+    def commit(batch: int) -> None:
+        stretches = [Stretch([b"x"] * 3, Stream.FIFO, "nobody"), Stretch([b"%d" % batch])]
+        staging.commit(batch, [staging.stage("orders", stretches)[0]])
+
+    async def scenario(c: Cluster) -> Publisher:
+        process = await c.join("p", receive=False, **SOON)
+        publisher = Publisher(staging, process.group)
+        process.start(lambda _: publisher.run())
+        commit(0)
+        await until_done(staging, 0)
+        c.partition([c.members[0], process], [c.members[1]])
+        await asyncio.sleep(3)
+        commit(1)
+        await until_done(staging, 1)
+        c.heal()
+        await asyncio.sleep(5)
+        return publisher
+
+    with cluster(2, **SOON) as c:
+        for member in c.members:
+            member.start(reader.read)
+        publisher = c.run(scenario(c), limit_s=1000)
+    assert reader.got == {"m0": [b"0", b"1"], "m1": [b"0", b"1"]}
+    assert (publisher.unsent, publisher.batches) == (6, 2)
+    assert sum("3 messages of batch 1 not sent" in text for text in caplog.messages) == 1
 
 
 def test_a_second_publisher_waits_until_the_first_is_gone(tmp_path: Path) -> None:
@@ -519,6 +551,23 @@ def test_a_message_bears_its_place_beside_its_own_headers() -> None:
     for name in ("", "x" * 65, "a\nb"):
         with pytest.raises(UsageError, match="publisherId is 1 to 64 bytes of printable text"):
             check_publisher(name)
+
+
+def test_who_asks_what_waits_misses_no_batch_that_goes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, publishing = Staging(tmp_path), Staging(tmp_path)
+    staging.claim("p", "a stream")
+    for number in range(2):
+        staging.commit(number, [staging.stage("p", [Stretch([b"x"])])[0]])
+    batch = publishing.next_batch(0)
+    assert batch is not None
+    publishing.finish(batch)
+    listed = staging._manifests()
+    monkeypatch.setattr(staging, "_manifests", lambda: listed)
+    publishing.forget(0.0)  # behind the list
+    (left,) = staging.files.iterdir()
+    assert staging.waiting_bytes == left.stat().st_size
 
 
 def test_a_batch_that_is_repeated_changes_nothing(tmp_path: Path) -> None:

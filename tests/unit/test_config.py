@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import math
+import re
 from typing import Any
 
 import pytest
@@ -254,3 +257,12 @@ def test_the_ack_threshold_in_force() -> None:
 
 def test_a_config_error_is_the_callers_mistake() -> None:
     assert issubclass(ConfigError, UsageError)
+
+
+def test_type_checkers_see_what_has_to_be_given() -> None:
+    """To them whatever else stands behind a field is its default."""
+    declared = dataclasses.fields(GroupConfig)
+    required = {one.name for one in declared if one.default is one.default_factory}
+    assert required == {"group"}
+    shown = re.findall(r"^    (\w+): .* = field\(", inspect.getsource(GroupConfig), re.M)
+    assert {*shown} == required

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import fields, replace
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
@@ -18,14 +19,8 @@ from ringcast.aio.host import HOST, MACHINE
 from ringcast.aio.member_host import MemberHost, Recording
 from ringcast.aio.presence import Stay
 from ringcast.aio.reach import check_address, check_own, warn_of_exposure
-from ringcast.aio.sources import (
-    ListSource,
-    NameSource,
-    check_system,
-    is_name,
-    look_up_own,
-)
-from ringcast.arguments import PROGRAM, JoinOptions, complete
+from ringcast.aio.sources import ListSource, NameSource, check_system, is_name, look_up_own
+from ringcast.arguments import PROGRAM, complete, name_options
 from ringcast.checks import check_function
 from ringcast.config import GroupConfig
 from ringcast.config_file import load_config
@@ -38,12 +33,11 @@ if TYPE_CHECKING:
 
     from ringcast.aio.keys import KeyRing
     from ringcast.aio.state import GiveState, TakeState
+    from ringcast.arguments import JoinOptions
 
 DEFAULT_INTERVAL_S = 2.0
 
 HOW = "write `async with ringcast.join(…) as group:`; the block is how long this member stays"
-
-NAMES = {"group", "give_state", "take_state", *JoinOptions.__annotations__}
 
 P = ParamSpec("P")
 M = TypeVar("M")
@@ -110,11 +104,11 @@ def entered(joining: Callable[P, AsyncIterator[Group]]) -> Callable[P, Join]:
 
     @wraps(joining)
     def made(*args: P.args, **options: P.kwargs) -> Join:
-        if unknown := options.keys() - NAMES:
+        if unknown := options.keys() - signature(made).parameters.keys():
             raise TypeError(f"join() got an unexpected keyword argument {min(unknown)!r}")
         return Join(manager(*args, **options))
 
-    return made
+    return name_options(made)
 
 
 @entered

@@ -82,6 +82,7 @@ class Publisher:
         self._view: View | None = None  # in which it has asked
         self._behind: dict[str | Member, Place] = {}  # by stream, or by receiver
         self._next = 0  # the batch to go on with
+        self._missed: dict[str, int] = {}  # in the batch that was sent last, by receiver
 
     async def run(self) -> None:
         """Until this member is out: GroupClosed."""
@@ -105,7 +106,9 @@ class Publisher:
                 await asyncio.sleep(POLL_S)
             elif await self._publish(batch):
                 self._next = batch.number + 1
-                self.batches += self._staging.finish(batch)
+                if self._staging.finish(batch):
+                    self.batches += 1
+                    self._tell_missed(batch)
                 self._staging.forget(self._keep_s)
             else:
                 self._view = None
@@ -150,14 +153,16 @@ class Publisher:
                 if rest:
                     used[stream, to] = None
                     await self._offer(rest, stream, to)
-        for name, count in missed.items():
-            what = counted(count, "message")
+        self._missed = missed
+        return list(used)
+
+    def _tell_missed(self, batch: Batch) -> None:
+        for name, count in self._missed.items():
+            self.unsent += count
             log.warning(
                 "%s: %s of batch %d not sent: the group has not one member that is named %r",
-                *(self.name, what, batch.number, name),
+                *(self.name, counted(count, "message"), batch.number, name),
             )
-        self.unsent += sum(missed.values())
-        return list(used)
 
     async def _offer(self, messages: Sequence[bytes], stream: Stream, to: Member | None) -> None:
         """In the view in which it has asked, or not at all."""

@@ -14,6 +14,7 @@ from ringcast.aio.joining import Once
 from ringcast.aio.read_queue import ReadQueue
 from ringcast.aio.reading import BATCH_MAX, PREFETCH
 from ringcast.aio.state import CHUNK_BYTES
+from ringcast.arguments import name_options
 from ringcast.checks import check_function, check_seconds
 from ringcast.errors import GroupClosed, TimedOut
 from ringcast.events import Delivered
@@ -74,7 +75,7 @@ def entered(joining: Callable[P, Iterator[G]]) -> Callable[P, Join[G]]:
     def made(*args: P.args, **options: P.kwargs) -> Join[G]:
         return Join(manager(*args, **options))
 
-    return made
+    return name_options(made)
 
 
 class ThreadReading:

@@ -154,12 +154,10 @@ class Staging:
     def waiting_bytes(self) -> int:
         """Of all files that are staged, and not published."""
         through, found = self.progress().through, 0
-        published = {
-            name
-            for number, path in self._manifests()
-            if number <= through
-            for name in _read(path, list)
-        }
+        published: set[str] = set()
+        for number, path in self._manifests():
+            with suppress(FileNotFoundError):  # the publisher has removed it meanwhile
+                published.update(_read(path, list) if number <= through else ())
         for entry in os.scandir(self.files):
             with suppress(FileNotFoundError):
                 found += 0 if entry.name in published else entry.stat().st_size
