@@ -24,6 +24,11 @@ def bench(*options: str) -> dict[str, Any]:
     return found
 
 
+def test_one_order_is_measured_where_one_member_alone_has_a_window() -> None:
+    report = bench("--guarantee", "total")
+    assert (report["guarantee"], report["lost"]) == ("total", 0)
+
+
 @pytest.mark.proof
 def test_votes_are_measured_beside_acks() -> None:
     report = bench("--purge", "stability", "--no-retain")

@@ -332,7 +332,8 @@ def _counters(group: Group, command: dict[str, Any]) -> dict[str, int]:
         reports += rounds["reports_sent"]
         if group.view.coordinator == group.me:
             reports += rounds["round"] * (len(group.view) - 1)
-    retransmitted = multicast["sent"][guarantee]["retransmitted"]
+    window = multicast["sent"].get(guarantee)  # total messages travel in that of the sequencer
+    retransmitted = 0 if window is None else window["retransmitted"]
     return {"retransmitted": retransmitted, "reports": reports}
 
 
