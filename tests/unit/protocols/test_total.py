@@ -133,6 +133,17 @@ def test_an_incomplete_batch_waits_while_several_are_under_way() -> None:
     pending.check_invariants()
 
 
+def test_nothing_is_under_way_when_a_view_begins_whose_members_have_it_all() -> None:
+    pending = Pending(100)
+    for _ in range(INCOMPLETE_AFTER):
+        pending.accept([b"x"])
+        pending.submit(0, ROOM)
+    pending.drop(INCOMPLETE_AFTER)  # the marks of the leading part know it
+    pending.restart()
+    pending.accept([b"x"])
+    assert len(pending.submit(0, ROOM)) == 1
+
+
 def test_no_more_is_under_way_than_may_be_and_what_was_taken_makes_room() -> None:
     pending = Pending(100)
     pending.accept([bytes(3 * TOTAL_BYTES)])
