@@ -223,7 +223,7 @@ CEILINGS = {
     "rules": 4952,  # pairs of real members are judged instant by instant; the one order
     "sim": 5871,  # what simulated applications send may have headers; total messages
     "spark": 8882,  # 22 guarantees more of real members; what the source chooses; the sink
-    "trace": 6265,  # messages to one member, requests; archives on any file system
+    "trace": 6268,  # messages to one member, requests; archives on any file system
     "window": 1795,  # runs are cut where messages with headers begin
     "wire": 3437,  # headers; batches, marks
 }
