@@ -53,6 +53,25 @@ def test_a_lock_is_freed_though_there_were_too_few_to_say_so_and_others_speak_fi
     run(main)
 
 
+def test_who_could_not_ask_for_a_lock_has_nothing_to_withdraw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who tries again and again would leave more in the background each time."""
+
+    async def main() -> None:
+        async with apps(Order(), 0, 1) as (a, b):
+            refuse(a.group, monkeypatch)
+            for _ in range(3):
+                with pytest.raises(TooFewMembers):
+                    await a.lock.acquire()
+            assert not a.space._tasks
+            assert not a.space._open
+            async with b.lock:
+                pass
+
+    run(main)
+
+
 def test_what_a_callback_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         order = Order()
