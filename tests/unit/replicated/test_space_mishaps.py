@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,6 +68,30 @@ def test_who_could_not_ask_for_a_lock_has_nothing_to_withdraw(
             assert not a.space._open
             async with b.lock:
                 pass
+
+    run(main)
+
+
+def test_who_is_told_of_a_leader_reads_what_is_there_with_it() -> None:
+    """Also of structures that are named behind the leader."""
+
+    async def main() -> None:
+        order = Order()
+        seen: list[tuple[int, int]] = []
+        async with AsyncExitStack() as stack:
+            groups = []
+            for number in range(2):
+                space = Space()
+
+                def note(*_: Any, space: Space = space, number: int = number) -> None:
+                    seen.append((number, space.counter("sold").value))
+
+                space.leader("boss", on_leader=note)
+                sold = space.counter("sold")
+                groups.append(await order.join(member(number), space))
+                await stack.enter_async_context(space.serve(groups[-1]))  # type: ignore[arg-type]
+                await sold.add(1)
+            assert seen == [(0, 0), (1, 1)]
 
     run(main)
 
