@@ -218,7 +218,7 @@ CEILINGS = {
     "cli": 4421,  # cells of a terminal; ringcast publish
     "core": 700,  # who observes a member looks at its deadlines
     "explore": 4713,  # explorations tell how far they are
-    "protocols": 11604,  # one order of total messages; a sleeper that takes a view to go on
+    "protocols": 11606,  # one order of total messages; a sleeper that takes a view to go on
     "replicated": 1595,  # dict, lock, counter, leader, and the space that they share
     "rules": 4952,  # pairs of real members are judged instant by instant; the one order
     "sim": 5871,  # what simulated applications send may have headers; total messages
