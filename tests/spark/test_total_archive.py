@@ -15,6 +15,9 @@ from ringcast.spark.source import register
 from ringcast.trace.archive import Index
 from ringcast.trace.compaction import compact
 from ringcast.trace.recorder import STRETCH_NS, Recorder
+from ringcast.trace.rows import ORDER
+from ringcast.trace.segments import Segment
+from ringcast.trace.starts import taken_before
 from ringcast.wire.headers import encode_headers
 from support.archives import WEB, WEB_TOTAL, Kept, write_file
 
@@ -108,6 +111,18 @@ def test_what_is_taken_again_in_another_history_is_kept_once(tmp_path: Path) -> 
     archive(tmp_path, KEEPER, *TAKEN, again, total(B, 3, [b"b3"], 22))
     found = [each for each in read(tmp_path, "stream", "position", "payload") if each[1]]
     assert found == [("total", *each) for each in [*ALL, (22, b"b3")]]
+
+
+def test_a_start_by_time_minds_only_what_was_new_then(tmp_path: Path) -> None:
+    again = total(B, 1, [b"b1", b"b2"], 20, seen=True)  # of what another archive has lost
+    archive(tmp_path, KEEPER, total(A, 1, [b"a1"], 1), again, total(A, 2, [b"a2"], 22))
+    index = Index(tmp_path)
+    index.refresh()
+    (file,) = index.files.values()
+    with Segment(file.path) as segment:
+        times = segment.group(0, ["wall_ns", "event"]).to_pydict()
+    first, *_ = (at for at, event in zip(*times.values(), strict=True) if event == ORDER)
+    assert taken_before(index, first + 1) == {("a", A.incarnation, 2): 1}
 
 
 def test_headers_are_split_off_and_positions_stay(tmp_path: Path) -> None:

@@ -297,7 +297,8 @@ class Lock(Handle[LockState]):
                     await news.wait()
                     space._check_open()
             except BaseException:
-                space._post(self._withdraw(operation.number))
+                if operation.is_sent:
+                    space._post(self._withdraw(operation.number))
                 raise
             finally:
                 del self._asking[operation.number]

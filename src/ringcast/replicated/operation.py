@@ -36,23 +36,25 @@ class Operation:
         self.name = name
         self.body = body
         self.number = number
+        self.is_sent = False
+        """Some time: it may be done."""
         self._answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
     async def run(self, timeout_s: float | None, *, is_again: bool = False) -> Any:
         """Send it, and wait for what becomes of it."""
-        is_sent, answer = is_again, self._answer
+        answer = self._answer
         try:
             async with asyncio.timeout(timeout_s):
                 if not answer.done():
                     await self.space._send(self, is_again=is_again)
-                    is_sent = True
+                    self.is_sent = True
                 await asyncio.wait([answer])
         except TimeoutError:
-            if is_sent:
+            if self.is_sent:
                 raise Unanswered(self, f"no answer within {timeout_s:g} s") from None
             raise TimedOut(f"no room to send within {timeout_s:g} s, so nothing was sent") from None
         finally:
-            if not is_sent:
+            if not self.is_sent:
                 self.space._open.pop(self.number, None)
         result = answer.result()
         if isinstance(result, Failure):

@@ -414,6 +414,7 @@ class Space:
         self._machine = machine
         for name, handle in self._handles.items():
             handle._state = machine.structures[name]
+        for handle in self._handles.values():  # whose callbacks may read any of them
             handle._on_view()
 
     def _close(self, reason: str) -> None:

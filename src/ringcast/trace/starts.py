@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from ringcast.trace.columns import is_among
 from ringcast.trace.held import ALL, KEPT, Range
+from ringcast.trace.rows import SEEN
 from ringcast.trace.sealed import Unreadable
 from ringcast.trace.segments import Segment
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ringcast.trace.archive import File, Index
     from ringcast.trace.rows import OriginKey
 
-_COLUMNS = ("event", "peer", "peer_inc", "stream", "seqno", "wall_ns")
+_COLUMNS = ("event", "peer", "peer_inc", "stream", "seqno", "kind", "wall_ns")
 
 
 def latest(index: Index) -> dict[OriginKey, int]:
@@ -63,7 +64,9 @@ def _taken_since(
                 if segment.may_have(group, Range(at_ns, ALL.last), "wall_ns", "wall_ns"):
                     rows = segment.group(group, _COLUMNS)
                     is_late = pc.greater_equal(rows["wall_ns"], at_ns)
-                    late = rows.filter(pc.and_(is_late, is_among(rows["event"], KEPT)))
+                    is_new = pc.invert(is_among(rows["kind"], (SEEN,)))
+                    is_kept = pc.and_(is_among(rows["event"], KEPT), is_new)
+                    late = rows.filter(pc.and_(is_late, is_kept))
                     columns = (late[name].to_pylist() for name in _COLUMNS[1:5])
                     for *origin, first in zip(*columns, strict=True):
                         sender, incarnation, stream = origin

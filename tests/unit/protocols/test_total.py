@@ -133,6 +133,17 @@ def test_an_incomplete_batch_waits_while_several_are_under_way() -> None:
     pending.check_invariants()
 
 
+def test_nothing_is_under_way_when_a_view_begins_whose_members_have_it_all() -> None:
+    pending = Pending(100)
+    for _ in range(INCOMPLETE_AFTER):
+        pending.accept([b"x"])
+        pending.submit(0, ROOM)
+    pending.drop(INCOMPLETE_AFTER)  # the marks of the leading part know it
+    pending.restart()
+    pending.accept([b"x"])
+    assert len(pending.submit(0, ROOM)) == 1
+
+
 def test_no_more_is_under_way_than_may_be_and_what_was_taken_makes_room() -> None:
     pending = Pending(100)
     pending.accept([bytes(3 * TOTAL_BYTES)])
@@ -790,3 +801,14 @@ def test_who_departs_is_named_and_a_flush_goes_on() -> None:
         out.events.clear()
     receipts.begin(View(ViewId(B, 5), (B, A)), staying, out)  # another is the sequencer
     assert list(out.events) == [Confirmed(1)]
+
+
+def test_a_flush_does_not_wait_for_a_sequencer_that_went_on_without_its_member() -> None:
+    """It knows no more how far others have what this one had sent before."""
+    b = Alone(B)
+    b.order.send([b"1"], 0, b.out)
+    b.relayed(1, encode_batch(0, 1, 1, [b"1"]))
+    assert b.order.ask_receipt(1, 0, b.out, is_flush=True) == 1
+    assert b.told() == [Ordered(1, Place(VIEW.id, 1))]
+    b.enter(NEXT, from_elsewhere(B, OrderStanding(1, {B: 1})))
+    assert b.told() == [Confirmed(1)]

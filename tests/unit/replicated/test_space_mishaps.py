@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,6 +49,49 @@ def test_a_lock_is_freed_though_there_were_too_few_to_say_so_and_others_speak_fi
             async with asyncio.timeout(1), b.lock as later:
                 assert bytes(later) > bytes(token)
             assert not a.space._tasks
+
+    run(main)
+
+
+def test_who_could_not_ask_for_a_lock_has_nothing_to_withdraw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who tries again and again would leave more in the background each time."""
+
+    async def main() -> None:
+        async with apps(Order(), 0, 1) as (a, b):
+            refuse(a.group, monkeypatch)
+            for _ in range(3):
+                with pytest.raises(TooFewMembers):
+                    await a.lock.acquire()
+            assert not a.space._tasks
+            assert not a.space._open
+            async with b.lock:
+                pass
+
+    run(main)
+
+
+def test_who_is_told_of_a_leader_reads_what_is_there_with_it() -> None:
+    """Also of structures that are named behind the leader."""
+
+    async def main() -> None:
+        order = Order()
+        seen: list[tuple[int, int]] = []
+        async with AsyncExitStack() as stack:
+            groups = []
+            for number in range(2):
+                space = Space()
+
+                def note(*_: Any, space: Space = space, number: int = number) -> None:
+                    seen.append((number, space.counter("sold").value))
+
+                space.leader("boss", on_leader=note)
+                sold = space.counter("sold")
+                groups.append(await order.join(member(number), space))
+                await stack.enter_async_context(space.serve(groups[-1]))  # type: ignore[arg-type]
+                await sold.add(1)
+            assert seen == [(0, 0), (1, 1)]
 
     run(main)
 

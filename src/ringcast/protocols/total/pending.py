@@ -162,6 +162,7 @@ class Pending:
     def restart(self) -> None:
         """A view begins: nothing is under way in it."""
         self._taken_of_lowest = 0
+        self._under_way.clear()
         self.go_back(0, 0)
 
     def _count_ahead(self) -> int:

@@ -6,7 +6,8 @@
                nobody can say what became of it             Ordered says so; Confirmed
     ORDERED    its sequencer says that all delivered it     Confirmed
                a member of its view departs                 Confirmed, which names it
-               another is the sequencer                     Confirmed: all who go on have taken it
+               another is the sequencer, or the same one    Confirmed: all who go on have taken it
+               from elsewhere, where it has forgotten it
 
 At who was the sequencer, of its own log:
 On SubmitQuery: note how far that origin waits; answer when all others of the view have delivered
@@ -92,7 +93,8 @@ class OrderReceipts:
         for asked in [each for each in self._asked if each.view is not None]:
             assert asked.view is not None
             gone = tuple(who for who in asked.view if who not in staying and not asked.is_flush)
-            if gone or asked.view.coordinator != view.coordinator:
+            is_told = asked.view.coordinator == view.coordinator and view.coordinator in staying
+            if gone or not is_told:
                 self._asked.remove(asked)
                 out.event(Confirmed(asked.number, gone, str(view) if gone else ""))
 
