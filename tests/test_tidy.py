@@ -221,9 +221,9 @@ CEILINGS = {
     "protocols": 11606,  # one order of total messages; a sleeper that takes a view to go on
     "replicated": 1595,  # dict, lock, counter, leader, and the space that they share
     "rules": 4952,  # pairs of real members are judged instant by instant; the one order
-    "sim": 5871,  # what simulated applications send may have headers; total messages
+    "sim": 5872,  # what simulated applications send may have headers; total messages
     "spark": 8882,  # 22 guarantees more of real members; what the source chooses; the sink
-    "trace": 6268,  # messages to one member, requests; archives on any file system
+    "trace": 6266,  # messages to one member, requests; archives on any file system
     "window": 1795,  # runs are cut where messages with headers begin
     "wire": 3437,  # headers; batches, marks
 }
