@@ -13,6 +13,7 @@ from ringcast.errors import LockLost, TooFewMembers, UsageError
 from ringcast.replicated import Reset, Space
 from ringcast.testing import cluster
 from support.histories import History, Worker
+from support.linearizable import TooLong
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,12 +145,17 @@ def test_who_was_away_comes_back_to_the_same(seed: int) -> None:
     "seeds", [range(4), pytest.param(range(1000, 1100), marks=pytest.mark.proof)]
 )
 def test_whatever_happens_all_end_with_the_same(seeds: range) -> None:
+    """Of a few histories, in which many calls have no end, the search finds no answer in time."""
+    unknown = 0
     for seed in seeds:
         try:
             _live(seed)
+        except TooLong:
+            unknown += 1
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
+    assert unknown <= len(seeds) // 50
 
 
 def _live(seed: int) -> None:
@@ -180,10 +186,10 @@ def _live(seed: int) -> None:
         c.run(asyncio.sleep(8.0))
         c.run(town.until_views_of(len(town.alive)))
         c.run(town.until_same())
-        town.history.check(town.alive[0])
         for worker in town.alive:
             epochs = [epoch for _, epoch in worker.terms]
             assert epochs == sorted(set(epochs))
+        town.history.check(town.alive[0])
 
 
 def test_a_lock_is_freed_by_the_view_and_not_before() -> None:

@@ -59,7 +59,8 @@ def is_linearizable(calls: Iterable[Call], model: Model, state: Hashable) -> boo
         for at, call in enumerate(never):  # tried last: mostly others happened
             if not others >> at & 1 and call.begun <= first_end:
                 _, after = model(state, call.what)
-                _note((first, behind, others | 1 << at, after), seen, paths)
+                if after != state:  # else it may as well never have happened
+                    _note((first, behind, others | 1 << at, after), seen, paths)
         for _, at in sorted(possible):
             result, after = model(state, ended[at].what)
             if result == ended[at].result:
