@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import re
@@ -82,6 +83,7 @@ class Terminal:
             termios.tcsetwinsize(theirs, (rows, columns))
         self._is_real = screen
         self.shown = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self.process = subprocess.Popen(
             [*COMMAND, *args],
             stdin=theirs if screen else subprocess.PIPE,
@@ -154,7 +156,7 @@ class Terminal:
             chunk = os.read(self._screen, 1 << 16)
         except OSError:  # how a terminal ends
             chunk = b""
-        self.shown += chunk.decode()
+        self.shown += self._decoder.decode(chunk)  # a letter may come in two parts
         return bool(chunk)
 
 
