@@ -108,6 +108,12 @@ def test_a_probe_may_take_longer_than_a_python_takes_to_start() -> None:
     assert all("timeoutSeconds: 5" in probe for probe in probes)
 
 
+def test_the_readme_shows_the_two_commands_of_a_checkout() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for command in ("$ make demo ", "$ make test "):
+        assert f"\n{command}" in readme, command
+
+
 def test_the_origin_of_the_designs_is_named_and_shipped() -> None:
     for name in ("README.md", "NOTICE"):
         text = (ROOT / name).read_text()
