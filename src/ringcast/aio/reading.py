@@ -139,7 +139,7 @@ class Reading:
             waiting = node.effects.events or node.effects.frames or node.effects.lone
             if waiting or node.has_ready or self.state is not None:
                 driver.take(limit)
-            if self.queue.items or self.has_state_to_take:
+            if self.queue.items or (self.state is not None and self.state.is_due):
                 continue
             if self._presence.closed is not None:
                 return False
