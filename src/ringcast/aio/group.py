@@ -369,7 +369,7 @@ class Group:
                 state.on_event(event)
                 if isinstance(event, StateLost):
                     self._reading.notify(event)
-                else:  # whoever waits to read may have come to where it is wanted
+                else:  # a waiting reader may have come to where it is wanted
                     self._reading.readable.open()
 
     def _on_view(self, view: View) -> None:
@@ -386,7 +386,7 @@ class Group:
         reason = f"out of the group before everybody had delivered it: {closed.reason}"
         self._sending.receipts.fail(reason)
         if self._reading.state is not None:
-            self._reading.state.end()  # whoever reads waits for it
+            self._reading.state.end()  # a reader waits for it
         self._wake_all()
 
     def _wake_all(self) -> None:

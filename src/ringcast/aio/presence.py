@@ -44,7 +44,7 @@ class Presence:
     """Of one member in its group."""
 
     def __init__(self, driver: Driver, wake_all: Callable[[], None]) -> None:
-        """`wake_all`: whoever waits for anything looks again."""
+        """`wake_all`: all tasks that wait look again."""
         self.closed: Closed | None = None
         self.view: View | None = None
         self.is_leaving = False

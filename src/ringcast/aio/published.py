@@ -142,7 +142,7 @@ class Published:
         self.settle()
 
     def settle(self) -> None:
-        """Answer whoever waited for what has happened."""
+        """Answer the inquiries that waited for what has happened."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for inquiry in waiting:

@@ -216,8 +216,8 @@ class Publisher:
         if highest.batch > staging.last:
             raise UsageError(
                 f"members of the group have had batch {highest.batch} of publisher {self.name!r}, "
-                f"and {staging.path} ends with batch {staging.last}: was it begun anew? It needs "
-                "another publisherId then"
+                f"and {staging.path} ends with batch {staging.last}: is it a new directory? It "
+                "needs another publisherId then"
             )
         self._behind.clear()
         notes: dict[Member, dict[str, Place]] = {member: {} for member in said}

@@ -3,7 +3,7 @@
 On read: what has been taken comes first; then messages are taken from the node, and that is when
     they count as delivered. If there are none, wait until something has arrived.
 On input: without a reader, because messages are dropped (`receive=False`) or own ones are left out
-    (`receive_own=False`), they are taken at once; else whoever reads is woken.
+    (`receive_own=False`), they are taken at once; else the reader is woken.
 On notice: it waits behind the messages before it.
 While messages wait and nobody reads, for UNREAD_WARNING_S: a warning, once.
 If a state is to be taken, nothing is read before it.
