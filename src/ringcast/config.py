@@ -60,7 +60,7 @@ GROWN_CAPACITY = 1 << 16
 """Messages that a window has slots for at the most, where nobody has set its capacity."""
 
 GROWN_WINDOWS = 4
-"""And so many times `window_bytes`."""
+"""The bytes that such a window grows to at the most, in multiples of `window_bytes`."""
 
 DATAGRAM_BYTES_MIN = 512
 DATAGRAM_BYTES_MAX = 65_507

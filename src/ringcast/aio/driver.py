@@ -51,7 +51,7 @@ class Owner(NamedTuple):
     """What the node has to tell, messages among it, in its order."""
     on_request: Callable[..., None]
     on_reply: Callable[..., None]
-    """The same, where nothing was to be told before it: the task that waits goes on `at_once`."""
+    """A reply came. `at_once`: no event has to be told before it; the task that waits goes on."""
     on_input: Callable[[], None]
     """Something arrived, or a deadline came: there may be messages to take."""
 
@@ -161,8 +161,8 @@ class Driver:
 
     def take(self, limit: int, *, only_own: bool = False, is_looking: bool = False) -> None:
         """Tell the owner up to `limit` messages, in runs; or of this member's own to the group
-        alone. Calling this is delivery. `is_looking`: in `on_input`, and nothing else waits for the
-        end of this turn."""
+        alone. Calling this is delivery. `is_looking`: called from `on_input`, while nothing else
+        waits for the end of this turn."""
         if self.gathered.waiting:
             self.gathered.settle()  # the room that this makes may come with an allowance of less
         now = self.now()

@@ -1,7 +1,7 @@
 """What every protocol speaks: it takes inputs and appends its wishes to `Effects`.
 
 A protocol is a value with methods. Bytes, time and randomness come in as arguments; what it wants
-done comes out as data. It never calls another protocol and holds no reference to one: `Node`
+done comes out as data. It never calls another protocol and holds no reference to one: `Stack`
 routes frames by their class and drains effects as a worklist, so nothing is ever re-entered and
 a trace has one order. Time is `now`: whole nanoseconds of a clock that never goes back.
 """
@@ -130,7 +130,7 @@ Signal: TypeAlias = (
 
 
 class Effects:
-    """Wishes of protocols, in the order they were made. Appended by layers, drained by Node."""
+    """Wishes of protocols, in the order they were made. Appended by layers, drained by Stack."""
 
     __slots__ = ("events", "frames", "lone", "messages", "signals")
 

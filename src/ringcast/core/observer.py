@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Sees one Node from outside, and changes nothing. Only Node and its Stack call it."""
+    """Sees one Node from outside, and changes nothing. Only the Node and its parts call it."""
 
     def received(self, datagram: Buffer, now: int) -> None:
         """A datagram arrived. Its bytes are not to be kept."""

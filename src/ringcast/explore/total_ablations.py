@@ -145,7 +145,7 @@ def _name_by_lists(
     """Who is in the lists of both views has neither gone nor come."""
     gone = tuple(who for who in event.gone if who not in begin.view)
     came = tuple(who for who in event.came if who not in event.gone)
-    return ViewStreams._begin_in_order(self, begin, replace(event, gone=gone, came=came), *rest)
+    return ViewStreams._begin_total(self, begin, replace(event, gone=gone, came=came), *rest)
 
 
 def _begin_without_the_cut(self: ViewStreams, begin: Begin, now: int, out: Effects) -> None:
@@ -228,7 +228,7 @@ OF_TOTAL = {
     "skip": _order("ABC", "C", "AB C", messages=2, begin=_begin_without_skipping),
     "known": _order("AB ABC", "C", _come_from_elsewhere=_keep_what_is_known),
     "carried": _order("AC ABC", "B", _come_from_elsewhere=_carry_nothing),
-    "parts": _members("CAB AB CB", "C", protocol=_streams(_begin_in_order=_name_by_lists)),
+    "parts": _members("CAB AB CB", "C", protocol=_streams(_begin_total=_name_by_lists)),
     "seen": _order("A BCA", "B", _see=_see_in_one_view),
 }
 """First what one view takes, then what a change does, then what parts do that meet."""

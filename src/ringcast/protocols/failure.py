@@ -13,7 +13,7 @@ WATCHERS - 1 of a member's watchers may die with it. If more do, the last of the
 is still watched by somebody who lives; the view without it moves the ring on to the others.
 
 On any datagram of a member: it is alive. Doubts end; a suspicion is taken back with Trusted.
-On Ping: answer Pong, also before there is a view, also to strangers, if that is no longer.
+On Ping: answer Pong, also before there is a view, also to strangers, if Pong has no more bytes.
 On Heartbeat of somebody who is not in the view, or in an older one: NonMember; it does not know
     yet. Of a member that is in a later one: MemberAhead.
 Every heartbeat: Heartbeat to the watchers. Whoever is watched and has been silent for

@@ -100,7 +100,7 @@ class MulticastSender:
         self.assembler = Assembler(config.max_message_bytes)  # for one's own application
         frame = partial(Data, stream)
         self.stream = SendStream(window, fragment_bytes, None, frame, self.assembler)
-        self.stream.is_told = stream is not Stream.TOTAL
+        self.stream.emits_writable = stream is not Stream.TOTAL
         self.fragments = self.stream.fragments
         self.acks: AckTable | AgreedMark
         if stability is None:

@@ -157,8 +157,8 @@ class SendStream:
         """A send was cut short, and no Writable has followed yet."""
         self.blocked_since = 0
         self.retransmitted = 0
-        self.is_told = True
-        """Who waits for room is the application."""
+        self.emits_writable = True
+        """The application waits for room here, and `Writable` tells it that there is some."""
         self._dest = dest
         self._own = own
 
@@ -211,10 +211,10 @@ class SendStream:
         return has_rest
 
     def release(self, out: Effects) -> None:
-        """Nobody is to wait for room here any longer: a send tells what is."""
+        """Let who waits for room try again: a send either finds room, or fails and says why."""
         if self.is_blocked:
             self.is_blocked = False
-            if self.is_told:
+            if self.emits_writable:
                 out.event(Writable(self._dest))
 
     def retransmit(

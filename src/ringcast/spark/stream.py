@@ -1,8 +1,8 @@
 """`spark.readStream` over an archive, for which Spark tells of limits since 4.2.
 
-A query whose first step ended nowhere yet may be asked for it again after a restart, and Spark asks
-anew where it begins. That has moved on if it begins with the latest. So the end of the first step
-says where it began, and the step is the same whenever it is tried.
+Spark may repeat the first step of a query after a restart, and then asks again where the query
+begins. With `startingOffsets` "latest" the answer has moved on by then. So the end of the first
+step also says where the step began, and it reads the same messages whenever it is tried.
 """
 
 from __future__ import annotations

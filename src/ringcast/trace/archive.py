@@ -5,8 +5,8 @@ in the archive is a digest: for each origin, the last seqno that has been read. 
 `Index.pieces` says which file to read for which messages, so that each comes once, however many
 files have it. A member's file is left for another's only where it ends: whole files are read.
 
-Where no file has a message that one behind it is there of, there is a gap. It may be closed yet, by
-an archive that is slower to write; so a reader waits at a gap before it passes over it.
+There is a gap where no file has a message, and some file has a later one of the same origin. An
+archive that is slower to write may still close it; so a reader waits at a gap before it passes on.
 
 A file that cannot be read is tried again whenever the index is refreshed. The file that its archive
 wrote next tells what it holds: other archives stand in for it, and what none of them has is a gap
@@ -117,7 +117,7 @@ class Plan:
         return self._only(kept)
 
     def only_passed(self) -> Plan:
-        """Without gaps that nothing is read behind."""
+        """With only those gaps behind which something is read."""
         return self._only(self.pieces)
 
     def after(self, start: Digest) -> dict[OriginKey, int]:

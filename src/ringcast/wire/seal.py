@@ -30,8 +30,8 @@ class DatagramSeal(Protocol):
 
     def unseal(self, datagram: Buffer, now: int, at: int = 0) -> Buffer | DecodeError:
         """What was sealed; DecodeError unless it comes from a holder of the key, and only once. It
-        is not raised: that would take as long as to open one, and anybody can send many. What was
-        opened before is gone, but what others of its burst, of `at` bytes, have held."""
+        is not raised: that would take as long as to open one, and anybody can send many. It
+        overwrites what was opened before, except the first `at` bytes, of the same burst."""
         ...
 
 

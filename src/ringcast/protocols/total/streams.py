@@ -42,8 +42,8 @@ class OrderedStreams(ReliableMulticast):
     entries: Entries | None = None
     """Of the log of the view, if the group has one."""
     is_ordering = False
-    """More may be done in order than take what the gate passes. Whoever looks here, and at the
-    gate, saves a call for each datagram of others."""
+    """Total messages may have more to do than take what the commit gate passes. `ViewStreams`
+    looks at this and at the gate, and so saves a call for each datagram of others."""
 
     def attach(self, group: GroupState, deadlines: Deadlines) -> None:
         super().attach(group, deadlines)
@@ -68,7 +68,7 @@ class OrderedStreams(ReliableMulticast):
             raise UsageError("cannot send on total: not in a view yet")
         check_payloads(payloads, self.config.max_message_bytes)
         accepted = total.send(payloads, now, out)
-        self._go_on_in_order(now, out)
+        self._go_on_total(now, out)
         return accepted
 
     def receive_message(
@@ -77,7 +77,7 @@ class OrderedStreams(ReliableMulticast):
         """Of the layer of another member."""
         if self.total is not None:
             self.total.receive(source, message, now, out)
-            self._go_on_in_order(now, out)
+            self._go_on_total(now, out)
 
     def handle_timeout(self, now: int, out: Effects) -> None:
         if self.total is not None and self.total.timers.by_key:
@@ -91,7 +91,7 @@ class OrderedStreams(ReliableMulticast):
         if stream is not Stream.TOTAL or total is None:
             return super().ask_receipt(number, stream, now, out, is_flush=is_flush)
         asked = total.ask_receipt(number, now, out, is_flush=is_flush)
-        self._go_on_in_order(now, out)
+        self._go_on_total(now, out)
         return asked
 
     # Outputs
@@ -132,7 +132,7 @@ class OrderedStreams(ReliableMulticast):
         """Everything that was accepted has its place in the order."""
         return self.total is None or not len(self.total.pending)
 
-    def _go_on_in_order(self, now: int, out: Effects) -> None:
+    def _go_on_total(self, now: int, out: Effects) -> None:
         """The gate may have passed more of the log, and there may be room in it."""
         total = self.total
         if total is None or total.entries is None:
@@ -145,14 +145,14 @@ class OrderedStreams(ReliableMulticast):
         total.tell(out)
         self.is_ordering = total.has_more_to_do
 
-    def _freeze_in_order(self, tag: int, held: Mapping[Origin, int]) -> OrderStanding:
+    def _freeze_total(self, tag: int, held: Mapping[Origin, int]) -> OrderStanding:
         total = self.total
         if total is None:
             return NOTHING_ORDERED
         total.freeze(tag)
         return total.standing(0 if total.entries is None else held[total.entries.log.origin])
 
-    def _begin_in_order(
+    def _begin_total(
         self, begin: Begin, event: ViewInstalled, now: int, out: Effects
     ) -> tuple[ViewInstalled, Start | None]:
         """The log is open. What the application is told, and where it reads on."""
@@ -165,8 +165,8 @@ class OrderedStreams(ReliableMulticast):
         return replace(event, position=start.position, unconfirmed=told), start
 
     def _open_new(self, origin: Origin, begin: Begin, now: int) -> None:
-        """Of total messages, the log of the view, and those of who was the sequencer before: their
-        windows go on."""
+        """Open the window of a stream at the place where the Cut says that it goes on. Of total
+        streams only these have one: the log of the view, and the streams of earlier sequencers."""
         start = begin.cut.starts.get(origin, 0)
         is_known = origin.sender == self.me or origin in self.receivers
         is_log = start > 0 or origin.sender == begin.view.coordinator

@@ -162,7 +162,7 @@ class Fetch:
             self.add(Origin(frame.sender, frame.data.stream), frame.data, now)
         return True
 
-    def asks(self, member: Member) -> bool:
+    def includes(self, member: Member) -> bool:
         """Whether it is in the last proposal."""
         return member in self._members
 

@@ -84,14 +84,15 @@ def share_state(
 ) -> tuple[Member | None, tuple[Member, ...]]:
     """Who gives its state, as it is at the cut, and who takes it.
 
-    The part leads that has one, and of several the largest, the first in the proposal. The first
-    of it that has a state gives it: to all of the other parts, though they have one or are being
-    given one, and in its own to who lacks one and is not being given it. If all who have one have
-    refused it to somebody, one of them gives it to those of its part whom it has not refused it
-    yet. If there are none, and somebody is still being given it, or takes it because it is of
-    another part, that one may do it later. Where nobody has one, that of the first counts, if all
-    could have one; but what a member without any was sent before is in nobody's state, so then it
-    is lost.
+    The leading part has a holder, a member with a state; of several such parts it is the largest,
+    of several such the first in the proposal. Its first holder that has refused nobody gives:
+        to all members of other parts, also to those with a state or in the middle of taking one;
+        to members of its own part that lack a state and are not in the middle of taking one.
+    If every holder has refused somebody, a holder gives to those of its part whom it has not
+    refused. If there are none, a holder gives to other parts alone. Who was refused waits: a member
+    that is taking a state now may give it in a later view.
+    If no member is a holder, the leading part's first member gives, if every member may have a
+    state. The messages that a member without any was sent before are in no state, and are lost.
     """
     standings = {who: states[who].standing for who in proposal.members}
     staying = [who for who in proposal.members if who not in proposal.leaving]

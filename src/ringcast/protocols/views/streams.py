@@ -115,7 +115,7 @@ class ViewStreams(OrderedStreams):
                 case Forwarded():
                     self.refused += not self.fetch.on_forwarded(source, frame, now, out)
                     self._note_progress(now, out)
-                case Data() if self._said_in == self._next_tag != 0 and self.fetch.asks(source):
+                case Data() if self._said_in == self._next_tag != 0 and self.fetch.includes(source):
                     self._keep(self.early, source, frame)
                 case Data() if self._said_in == self._tag and self.standing is Standing.OPEN:
                     self._on_data(source, frame, now, out)  # who has a window is a peer
@@ -139,7 +139,7 @@ class ViewStreams(OrderedStreams):
                     self._on_rounds(source, frame, now, out)
         log = self.entries
         if log is not None and (self.is_ordering or log.log.window.gate != log.seqno):
-            self._go_on_in_order(now, out)
+            self._go_on_total(now, out)
         if self.rounds is not None:
             self._report(now, out)
 
@@ -190,7 +190,7 @@ class ViewStreams(OrderedStreams):
             events += read
         log = self.entries
         if log is not None and (self.is_ordering or log.log.window.gate != log.seqno):
-            self._go_on_in_order(now, out)
+            self._go_on_total(now, out)
         if self.rounds is not None:
             self._report(now, out)
         return events
@@ -200,9 +200,8 @@ class ViewStreams(OrderedStreams):
         return half.origin.sender == self.me and half.origin.stream is not Stream.TOTAL
 
     def take_own(self) -> list[Event]:
-        """One's own messages that all others have delivered, or deliver whatever happens, however
-        many: for who is about to go. No view is told of before what others have sent in the
-        last."""
+        """For a member that leaves: all its own messages that the others have delivered, or
+        deliver whatever happens. It stops at a view that comes behind unread messages of others."""
         events: list[Event] = []
         read: list[Event] | None = []
         while read is not None and self._reading_in is not None:
@@ -270,7 +269,7 @@ class ViewStreams(OrderedStreams):
         own.update({stream: sending.window.high for stream, sending in self.senders.items()})
         held = {origin: half.window.received for origin, half in self.receivers.items()}
         held.update({Origin(self.me, stream): seqno for stream, seqno in own.items()})
-        order = self._freeze_in_order(self._next_tag, held)
+        order = self._freeze_total(self._next_tag, held)
         out.signal(Frozen(id, Snapshot(own, held, order)))
 
     def _flush(self, part: Part, now: int, out: Effects) -> None:
@@ -338,7 +337,7 @@ class ViewStreams(OrderedStreams):
             self._parted.meet(new, self.senders),
             self.group.previous,
         )
-        event, start = self._begin_in_order(begin, event, now, out)
+        event, start = self._begin_total(begin, event, now, out)
         self.reading.unread.append(UnreadView(view, [event], cuts, bool(new), start=start))
         if self.reading.is_blocked:
             out.signal(Left(f"not read through {len(self.reading.unread)} views"))
@@ -348,7 +347,7 @@ class ViewStreams(OrderedStreams):
         for sender, data in early:  # a window may have opened for it
             self._datagram += 1
             self._on_data(sender, data, now, out)
-        self._go_on_in_order(now, out)
+        self._go_on_total(now, out)
 
     def follow_view(self, events: Sequence[Event], *, pauses: bool) -> None:
         """Behind the view that has just begun these are to be read; and, if it `pauses`, nothing
