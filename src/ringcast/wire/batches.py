@@ -13,14 +13,14 @@ HEADED: the messages, all of them, begin with their headers.
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from io import BytesIO
 from struct import Struct
 from struct import pack as struct_pack
-from struct import unpack_from as struct_unpack_from
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ringcast.model import SEQNO_MAX, Headed
 from ringcast.wire.limits import MESSAGES_MAX
+from ringcast.wire.runs import decode_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,32 +78,38 @@ def read_head(batch: bytes) -> Head | None:
         return head
     if flags & MORE or not 1 <= extent <= MESSAGES_MAX:
         return None
-    at = HEAD_BYTES + SIZE_BYTES * (extent - 1)
-    if at > len(batch) or at + sum(_sizes(batch, extent)) > len(batch):
+    start = content_at(head)
+    if start > len(batch) or start + sum(decode_lengths(batch[HEAD_BYTES:start])) > len(batch):
         return None
     return head
 
 
+def content_at(head: Head) -> int:
+    """Where its content begins."""
+    return HEAD_BYTES if head.flags & PART else HEAD_BYTES + SIZE_BYTES * (head.extent - 1)
+
+
+def count_in(batch: bytes) -> int:
+    """How many messages it says it has; 1 of a part, and of bytes that are no batch."""
+    if len(batch) < HEAD_BYTES:
+        return 1
+    flags, _, _, extent = _HEAD.unpack_from(batch)
+    return 1 if flags & PART else max(1, extent)
+
+
 def size_of(batch: bytes, head: Head) -> int:
     """Bytes of its messages."""
-    return len(batch) - HEAD_BYTES - (0 if head.flags & PART else SIZE_BYTES * (head.extent - 1))
+    return len(batch) - content_at(head)
 
 
 def payloads_of(batch: bytes, head: Head) -> list[bytes]:
     """The messages; of a part, its content."""
-    if head.flags & PART:
-        return [batch[HEAD_BYTES:]]
-    start = HEAD_BYTES + SIZE_BYTES * (head.extent - 1)
-    if head.extent == 1:
-        return [batch[start:]]
-    ends = accumulate(_sizes(batch, head.extent), initial=start)
-    return [batch[a:b] for a, b in pairwise((*ends, len(batch)))]
+    start = content_at(head)
+    content = BytesIO(batch)
+    content.seek(start)
+    return [*map(content.read, decode_lengths(batch[HEAD_BYTES:start])), content.read()]
 
 
 def as_sent(messages: list[bytes], head: Head) -> list[bytes]:
     """Whole ones, by their class if they have headers."""
     return list(map(Headed, messages)) if head.flags & HEADED else messages
-
-
-def _sizes(batch: bytes, count: int) -> tuple[int, ...]:
-    return struct_unpack_from(f"<{count - 1}H", batch, HEAD_BYTES)

@@ -184,7 +184,7 @@ def decode_run(run: Messages[W], view: memoryview, start: int, stop: int) -> Non
         blob = sizes + SIZE.size * count
         if blob > stop:
             raise DecodeError(Reject.LENGTHS)
-        lengths = _decode_lengths(view[sizes:blob])
+        lengths = decode_lengths(view[sizes:blob])
         if stop - blob != sum(lengths):
             raise DecodeError(Reject.LENGTHS)
         cut = partial(_cut_mixed, view, blob, stop, lengths)
@@ -211,7 +211,7 @@ def _datagram_of(before: int, after: int, size: int) -> Struct:
     return Struct(f"<{before}sQ{after}s{size}s")
 
 
-def _decode_lengths(table: memoryview) -> array[int]:
+def decode_lengths(table: bytes | memoryview) -> array[int]:
     """The table in two bytes per entry: a tuple of ints would take twenty times the datagram."""
     lengths = array("H")
     lengths.frombytes(table)

@@ -25,6 +25,7 @@ from ringcast.wire.batches import (
     encode_part,
 )
 from ringcast.wire.limits import MESSAGES_MAX
+from ringcast.wire.runs import fitting_stop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,8 +92,11 @@ class Pending:
 
     def submit(self, place: int, largest: int) -> list[Submitted]:
         """What may be under way now, in batches of at most so many bytes."""
-        batches = []
+        batches: list[Submitted] = []
+        if self.next > self.high:
+            return batches
         room = max(1, largest - HEAD_BYTES)
+        before = list(accumulate(map(len, self._payloads), initial=0))
         while self.next <= self.high and self._ahead < TOTAL_BYTES:
             at, flags = self.next - self.low, CARRIED * (self.next <= self.carried)
             is_lowest = not at and not self.offset
@@ -106,15 +110,15 @@ class Pending:
                 self._ahead += min(stop, len(payload)) - start
             else:
                 last = self.carried if flags & CARRIED else self.high
-                several = self._payloads[at : min(at + MESSAGES_MAX, last - self.low + 1)]
-                _, found = next(alike(self.next, several))
-                sizes = accumulate(len(each) + SIZE_BYTES for each in found)
-                count = max(1, bisect_right(list(sizes), room + SIZE_BYTES))
-                size = sum(map(len, found[:count]))
-                is_complete = count < len(several) or last < self.high or 2 * size >= room
+                stop = min(at + MESSAGES_MAX, last - self.low + 1)
+                fitting = max(at + 1, min(stop, fitting_stop(before, at, room + SIZE_BYTES)))
+                _, found = next(alike(self.next, self._payloads[at:fitting]))
+                count = len(found)
+                size = before[at + count] - before[at]
+                is_complete = count < stop - at or last < self.high or 2 * size >= room
                 if not is_complete and len(self._under_way) >= INCOMPLETE_AFTER:
                     break
-                batch = encode_batch(flags, place, self.next, found[:count])
+                batch = encode_batch(flags, place, self.next, found)
                 self._ahead += size
                 self._move(self.next + count, 0)
             self._under_way.append(self.next - 1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.events import Delivered
 from ringcast.model import Run, Stream
-from ringcast.wire.batches import CARRIED, MORE, PART, as_sent, payloads_of, read_head
+from ringcast.wire.batches import CARRIED, MORE, PART, as_sent, count_in, payloads_of, read_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,9 +95,8 @@ def count_messages(log: Log, limit: int) -> tuple[int, int]:
     first = window.delivered + 1
     seqnos = messages = 0
     for batch in window.read_run(range(first, first + min(limit, window.ready))):
-        head = read_head(batch)
         seqnos += 1
-        messages += 1 if head is None or head.is_part else head.extent
+        messages += count_in(batch)
         if messages >= limit:
             break
     return seqnos, messages
