@@ -220,7 +220,7 @@ CEILINGS = {
     "explore": 4713,  # explorations tell how far they are
     "protocols": 11606,  # one order of total messages; a sleeper that takes a view to go on
     "replicated": 1600,  # dict, lock, counter, leader, and the space that they share
-    "rules": 4952,  # pairs of real members are judged instant by instant; the one order
+    "rules": 4958,  # pairs of real members are judged instant by instant; the one order
     "sim": 5872,  # what simulated applications send may have headers; total messages
     "spark": 8890,  # 22 guarantees more of real members; the source and the sink; total messages
     "trace": 6266,  # messages to one member, requests; archives on any file system
