@@ -126,9 +126,15 @@ def test_each_part_is_linearizable_by_itself_and_all_end_with_the_same(seed: int
         c.run(asyncio.sleep(0.3))
         c.members[1].crash()
         c.run(asyncio.sleep(6.0))
-        for part in parts:
-            worker = town.workers[part[0]]
+        for number, part in enumerate(parts):
+            worker, other = town.workers[part[0]], town.workers[part[-1]]
             assert len(worker.space.view) == 2
+            writing = worker.items.set("fresh", number)
+            c.run(asyncio.wait([part[0].start(lambda _, writing=writing: writing)]))
+            reading = other.items.get("fresh", fresh=True)
+            task = part[-1].start(lambda _, reading=reading: reading)
+            c.run(asyncio.wait([task]))  # it begins when the other one has its answer
+            assert task.result() == number
             town.history.check(worker)
             assert town.history.answered - town.history.lost > 10
             assert town.history.lost > 0  # what the other part was answered
