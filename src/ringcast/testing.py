@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ringcast.aio.host import HOST
 from ringcast.aio.joining import join
+from ringcast.arguments import JoinOptions
 from ringcast.errors import ConfigError, UsageError
 from ringcast.sim.clock import VirtualClock
 from ringcast.sim.event_loop import NS_PER_S, VirtualLoop
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
         Sequence,
     )
     from contextvars import Context
+    from typing import Unpack
 
     from ringcast.aio.group import Group
+    from ringcast.aio.state import GiveState, TakeState
 
 T = TypeVar("T")
 App: TypeAlias = "Callable[[Group], Coroutine[Any, Any, T]]"
@@ -47,7 +50,14 @@ LIMIT_S = 600.0
 CLEANUP_S = 60.0
 """How long tasks that were cancelled may take to end, in virtual time."""
 
-__all__ = ["Cluster", "Process", "cluster"]
+__all__ = ["Cluster", "MemberOptions", "Process", "cluster"]
+
+
+class MemberOptions(JoinOptions, total=False):
+    """All that `ringcast.join` takes, but for the group."""
+
+    give_state: GiveState | None
+    take_state: TakeState | None
 
 
 class Process:
@@ -60,7 +70,7 @@ class Process:
         self._group: Group | None = None
         self._main: asyncio.Task[None] | None = None
         self._may_leave = asyncio.Event()
-        self._options: dict[str, Any] = {}
+        self._options: MemberOptions = {}
 
     def __repr__(self) -> str:
         return f"<{self.name}, {'running' if self.is_running else 'gone'}>"
@@ -124,13 +134,14 @@ class Process:
         await asyncio.wait([self._main])
         self._host.stop(silently=False)
 
-    async def _join(self, group: str, options: dict[str, Any]) -> None:
+    async def _join(self, group: str, options: MemberOptions) -> None:
         self._options = options
+        named: MemberOptions = {**options, "name": self.name}
         joined: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
 
         async def main() -> None:
             try:
-                async with join(group, name=self.name, **options) as handle:
+                async with join(group, **named) as handle:
                     joined.set_result(handle)
                     await self._may_leave.wait()
             except Exception as error:
@@ -195,14 +206,14 @@ class Cluster:
         """Begin `app(group)` in every process that is running."""
         return [process.start(app) for process in self.members if process.is_running]
 
-    async def join(self, name: str = "", **options: Any) -> Process:
+    async def join(self, name: str = "", /, **options: Unpack[MemberOptions]) -> Process:
         """Another process, in the group when this returns. Options are those of `ringcast.join`:
         `c.run(c.join("late", give_state=…, take_state=…))`."""
-        process = self._add(name)
+        process = self._add(options.pop("name", name))
         await process._join(self._group, options)
         return process
 
-    async def restart(self, process: Process, **options: Any) -> Process:
+    async def restart(self, process: Process, **options: Unpack[MemberOptions]) -> Process:
         """Kill a process that `join` began, if it runs, and begin another one under its name and
         address; it is in the group when this returns. Its options are those of the first, but for
         those given here."""
@@ -210,8 +221,8 @@ class Cluster:
             raise UsageError(f"{process.name} was launched: launch it again")
         address = process.group.me.address
         process.crash()
-        options = {"listen": str(address)} | process._options | options
-        return await self.join(process.name, **options)
+        again: MemberOptions = {"listen": str(address), **process._options, **options}
+        return await self.join(process.name, **again)
 
     def launch(self, main: Callable[[], Coroutine[Any, Any, None]], name: str = "") -> Process:
         """Another process, whose `main()` calls `ringcast.join` by itself, as in its real life."""
@@ -250,7 +261,7 @@ class Cluster:
         self.members.append(process)
         return process
 
-    async def _gather(self, members: int, options: dict[str, Any]) -> None:
+    async def _gather(self, members: int, options: MemberOptions) -> None:
         for _ in range(members):
             await self.join(**options)
         for process in self.members:
@@ -302,13 +313,14 @@ class Cluster:
 @contextmanager
 def cluster(
     members: int,
+    /,
     *,
     seed: int = 0,
     loss: float = 0.0,
     duplicates: float = 0.0,
     delay_s: float = 0.001,
     group: str = "test",
-    **options: Any,
+    **options: Unpack[MemberOptions],
 ) -> Iterator[Cluster]:
     """So many members of a group, `m0`, `m1` and so on, in virtual time.
 

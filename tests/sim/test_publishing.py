@@ -548,7 +548,7 @@ def test_a_message_bears_its_place_beside_its_own_headers() -> None:
     assert split_headers(message) == ({"k": "v", "channel": "c", "published": "1.0.7 p"}, b"x")
     with pytest.raises(UsageError, match="ringcast publish says it"):
         encode_headers({"published": "1.0.7 p"})
-    for name in ("", "x" * 65, "a\nb"):
+    for name in ("", "x" * 65, "a\nb", "\ud800"):
         with pytest.raises(UsageError, match="publisherId is 1 to 64 bytes of printable text"):
             check_publisher(name)
 

@@ -9,19 +9,19 @@ import re
 import subprocess
 import sys
 import time
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import ringcast
 from ringcast.errors import ConfigError, GroupClosed, Undeliverable, UsageError
-from ringcast.testing import cluster
+from ringcast.replicated import Space
+from ringcast.testing import Cluster, MemberOptions, cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-
-    from ringcast.testing import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -340,11 +340,25 @@ def test_a_cluster_is_not_for_a_running_loop() -> None:
 @pytest.mark.parametrize(
     "options", [{"loss": 1.0}, {"loss": -0.1}, {"duplicates": 1.0}, {"delay_s": -1.0}]
 )
-def test_options_are_checked(options: dict[str, float]) -> None:
+def test_options_are_checked(options: Any) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))), cluster(1, **options):
         raise AssertionError
     with pytest.raises(ConfigError, match="members"), cluster(-1):
         raise AssertionError
+
+
+def test_options_are_those_of_join() -> None:
+    theirs = signature(ringcast.join).parameters.keys() - {"group"}
+    assert MemberOptions.__annotations__.keys() == theirs
+    for taker in (cluster, Cluster.join, Cluster.restart):
+        assert signature(taker).parameters["options"].annotation == "Unpack[MemberOptions]"
+    assert signature(Space.join).parameters["options"].annotation == "Unpack[JoinOptions]"
+    with cluster(0) as c:
+        process = c.run(c.join(name="one"))
+        assert process.name == process.group.me.name == "one"
+        with pytest.raises(UsageError, match="a process 'one' already"):
+            c.run(c.join("one"))
+        assert c.run(c.restart(process)).name == "one"
 
 
 def run_guide(path: Path, program: str) -> subprocess.CompletedProcess[str]:

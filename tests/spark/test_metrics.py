@@ -122,6 +122,23 @@ def test_latency_is_sampled_where_both_times_are_exact(spark: SparkSession, tmp_
     )
 
 
+def test_total_messages_count_from_when_they_are_accepted_until_they_are_taken(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hand = Hand()
+    hand.write("a", "accept", 1, stream=2, seqno=1, seqno2=10)
+    hand.write("b", "order", 5, peer="a", stream=2, seqno=1, seqno2=4, low=7)
+    hand.write("b", "tx", 6, stream=2, kind="ack")
+    rows = hand.read(spark, tmp_path)
+    at = ("a#7", "b#7", 2)
+    (sample,) = metrics.latency_samples(rows).collect()
+    assert tuple(sample) == ("run", WALL + 5 * MS, *at, 1, 4 * MS, None)
+    (rate,) = metrics.throughput(rows, 1.0).collect()
+    assert tuple(rate)[2:] == (*at, 4, 4.0)
+    (cost,) = metrics.control_cost(rows).collect()
+    assert cost.delivered == 4
+
+
 def test_a_long_send_meets_its_deliveries_in_every_bucket(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ from ringcast.spark.tables import (
 )
 from ringcast.spark.tables.layout import DAY_NS, PARTITION
 from ringcast.trace.footer import Recording
+from ringcast.trace.rows import Row
 from ringcast.trace.segments import segment_paths, write_segment
 from support.modes import PRIVATE, modes_below
 
@@ -50,6 +51,8 @@ MIDNIGHT_NS = (DAY - date(1970, 1, 1)).days * DAY_NS
 RUN = "test run"
 COPY = "a copy+1 é 5%.parquet"
 OTHER, OTHER_ROWS = "50 % [a/b]", 30
+VIEW = {"view": 3, "view_creator": "f#1"}
+OF_F = {"peer": "f", "peer_inc": 1, "stream": 2}
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +77,23 @@ def built(
     assert rebuild(spark, base / "traces", base / "tables") == [EVE, DAY]
     late.rename(written["b"][-1])
     other = Recording(run_id=OTHER, node="f", inc=1)  # It does not say of which group it is.
-    rows = [row._replace(node="f", inc=1) for row in traces.rows["a"][:OTHER_ROWS]]
-    write_segment(base / "traces", other, rows)
+    write_segment(base / "traces", other, other_rows(traces))
     assert rebuild(spark, base / "traces", base / "tables") == [EVE, EVE, DAY]
     return traces, base
+
+
+def other_rows(traces: Traces) -> list[Row]:
+    """Of another run; in the end there are three total messages."""
+    rows = [row._replace(node="f", inc=1) for row in traces.rows["a"][:OTHER_ROWS]]
+    last = rows[-1].idx
+    for event, columns in {
+        "accept": {"seqno": 5, "seqno2": 7, "stream": 2},
+        "shown": {"low": 40, "members": (), "part": ()},
+        "order": {**OF_F, "seqno": 5, "seqno2": 7, "low": 41, "detail": "carried"},
+    }.items():
+        last += 1
+        rows.append(Row(event, "f", 1, last, mono_ns=rows[-1].mono_ns, **VIEW, **columns))
+    return rows
 
 
 @pytest.fixture
@@ -112,7 +128,7 @@ def test_every_row_is_in_one_table_once_on_its_day(
 ) -> None:
     traces, base = built
     rows = traces.all_rows()
-    others = [row._replace(node="f", inc=1) for row in traces.rows["a"][:OTHER_ROWS]]
+    others = other_rows(traces)
     found: Counter[tuple[object, ...]] = Counter()
     bronze: Counter[str] = Counter()
     for table in TABLES:
@@ -132,7 +148,7 @@ def test_every_row_is_in_one_table_once_on_its_day(
     refused = {"newer.parquet", "torn.parquet"}
     assert set(bronze) == {path.name for path in segment_paths(base / "traces")} - refused
     assert bronze[COPY] == PIECE_ROWS  # what is there twice is there twice
-    assert sum(bronze.values()) == len(rows) + PIECE_ROWS + OTHER_ROWS
+    assert sum(bronze.values()) == len(rows) + PIECE_ROWS + len(others)
     deliveries = read_table(spark, base / "tables", "silver.deliveries")
     assert deliveries.where("event = 'deliver' AND group = 'orders'").groupBy().sum(
         "messages"
@@ -145,6 +161,25 @@ def test_every_row_is_in_one_table_once_on_its_day(
     assert {newer.file, torn.file} == {str(base / "traces" / name) for name in refused}
     assert newer.reason.startswith("newer.parquet: a segment of version ")
     assert torn.reason.startswith("torn.parquet: not a whole segment")
+
+
+def test_total_messages_have_a_table_of_their_own(
+    spark: SparkSession, built: tuple[Traces, Path]
+) -> None:
+    """With the place in the one order, which is a view and a position."""
+    tables = built[1] / "tables"
+    order = read_table(spark, tables, "silver.order").where(f"run = '{OTHER}'").orderBy("idx")
+    place = ("event", "peer", "seqno", "seqno2", "view", "creator", "position", "messages")
+    assert [tuple(row) for row in order.select(*place, "detail").collect()] == [
+        ("accept", None, 5, 7, 3, "f#1", None, 3, ""),
+        ("order", "f#1", 5, 7, 3, "f#1", 41, 3, "carried"),
+    ]
+    shown = read_table(spark, tables, "silver.views").where("position is not null")
+    assert [(row.event, row.creator, row.position) for row in shown.collect()] == [
+        ("shown", "f#1", 40)
+    ]
+    rates = read_table(spark, tables, "gold.throughput").where("stream = 2").collect()
+    assert [(row.sender, row.receiver, row.messages) for row in rates] == [("f#1", "f#1", 3)]
 
 
 def test_verdicts_are_the_audits_on_the_first_day(

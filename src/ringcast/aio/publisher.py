@@ -272,7 +272,7 @@ class Publisher:
 
 def check_publisher(name: str) -> str:
     """UsageError unless a publisher can be called that."""
-    if not name or len(name.encode()) > PUBLISHER_BYTES_MAX or not name.isprintable():
+    if not name or not name.isprintable() or len(name.encode()) > PUBLISHER_BYTES_MAX:
         raise UsageError(
             f"publisherId is 1 to {PUBLISHER_BYTES_MAX} bytes of printable text, not {name!r}"
         )

@@ -169,10 +169,10 @@ _COMMANDS: dict[str, tuple[str, str, int, list[Callable[[Any], Any]]]] = {
         ],
     ),
     "total": (
-        "Explore one order of total messages: whoever dies, however views change.\n\nIn the first "
-        "scenarios any members change their view at any time, and every order of events is tried. "
-        "In the others whole nodes go through one change, which is tried again for every datagram "
-        "and everything that may befall it.",
+        "Explore one order of total messages: crashes and view changes at every step.\n\nIn the "
+        "first scenarios any members change their view at any time, and every order of events is "
+        "tried. In the others whole nodes go through one change, which is tried again for every "
+        "datagram and everything that may befall it.",
         ' --scenario "one origin"; --scenario "sequencer dies"; --without gate',
         1800,
         [

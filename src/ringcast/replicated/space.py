@@ -34,8 +34,9 @@ from ringcast.replicated.structures import Departure, key_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from typing import Unpack
 
-    from ringcast import Group
+    from ringcast import Group, JoinOptions
     from ringcast.model import Member, View
     from ringcast.replicated.encoding import Codec, Result
     from ringcast.replicated.handles import OnLeader
@@ -47,6 +48,7 @@ NAME_BYTES_MAX = 255
 MESSAGES_MAX = 1024
 """Of the application's own, that wait for their reader; then everything waits."""
 
+NOT_JOINED = "this space has joined no group: `async with space.join(…)`"
 WITHOUT_STATE = (
     "the group was joined without the space's state: join with give_state=space.give_state and "
     "take_state=space.take_state, or by space.join"
@@ -100,7 +102,7 @@ class Space:
         self._is_leaving = False
         self._ahead: list[ViewInstalled] = []
         """Views whose place in the order is not reached."""
-        self._closed = "this space has joined no group: `async with space.join(…)`"
+        self._closed = NOT_JOINED
         self._failure: Exception | None = None
         self._messages: tuple[Messages, asyncio.Semaphore] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -127,7 +129,11 @@ class Space:
         return self._named(name, Dict, codec)
 
     def _named(self, name: str, kind: type[H], *more: Any) -> H:
-        if not isinstance(name, str) or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+        try:
+            length = len(name.encode())
+        except (AttributeError, UnicodeError):  # of half a surrogate pair
+            length = 0
+        if not 0 < length <= NAME_BYTES_MAX:
             raise UsageError(
                 f"a structure is named by a text of 1 to {NAME_BYTES_MAX} bytes, not {name!r:.100}"
             )
@@ -164,18 +170,18 @@ class Space:
     # Coming and going
 
     @asynccontextmanager
-    async def join(self, group: str = "", **options: Any) -> AsyncIterator[Space]:
+    async def join(self, group: str = "", **options: Unpack[JoinOptions]) -> AsyncIterator[Space]:
         """Join the group of this name, and leave it at the end. Options are those of
         `ringcast.join` but for the state, which is this space's."""
-        for option in ("give_state", "take_state", "receive", "receive_own", "on_merge"):
+        for option in ("give_state", "take_state", "receive", "receive_own"):
             if option in options:
                 raise UsageError(
                     f"{option}= is not for spaces: they have a state of their own, read all that "
                     f"is sent, and where parts merge the history of one part counts"
                 )
         self._has_state = False  # of a join that came to nothing
-        options |= {"give_state": self.give_state, "take_state": self.take_state}
-        async with ringcast.join(group, **options) as joined, self.serve(joined):
+        hooks: Any = {"give_state": self.give_state, "take_state": self.take_state}
+        async with ringcast.join(group, **hooks, **options) as joined, self.serve(joined):
             yield self
 
     @asynccontextmanager
@@ -223,11 +229,8 @@ class Space:
             for record in take_records(buffer):
                 machine.load(record)
         self._has_state, self._is_due = True, False
-        counter, _ = machine.view_key
-        for event in self._ahead:
-            if event.view.counter <= counter:
-                self._tell(event)
-        self._ahead = [event for event in self._ahead if event.view.counter > counter]
+        while self._ahead and self._ahead[0].view.counter <= machine.view_key[0]:
+            self._tell(self._ahead.pop(0))
         known = machine.clients.get(self.client)
         was_known = self.client in before.clients and before.last_common(machine) > (0, 0)
         for number, operation in list(self._open.items()):
@@ -250,10 +253,12 @@ class Space:
     def messages(self) -> AsyncIterator[ringcast.Message]:
         """What the application itself sends to the group, from this call on; total messages in the
         order of all that this space does. Who begins to read has to go on: a member that does not
-        stops all others in the end."""
+        stops all others in the end. Of a space that has left its group there are none."""
         if self._messages is not None:
             raise UsageError("somebody reads the messages of this space already")
         self._messages = asyncio.Queue(), asyncio.Semaphore(MESSAGES_MAX)
+        if self._closed not in ("", NOT_JOINED):
+            self._messages[0].put_nowait(None)
         return self._each_of(*self._messages)
 
     async def _each_of(

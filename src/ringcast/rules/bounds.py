@@ -29,6 +29,8 @@ BACK_OFFS_PER_MINUTE = 7
 """How often two parts come together in a minute: they wait for 1, 2, 4, 8, 16 and 16 seconds."""
 SYNC_TICKS_MAX = 10
 """For so many ticks a receiver asks where a stream stands, then it gives up."""
+MARKS_MAX = 512
+"""Of so many members marks are kept, those that have gone among them."""
 STRANGER_NS = 2 * SECOND_NS
 """For so long what a member that is not in the view has sent waits for a view with it."""
 

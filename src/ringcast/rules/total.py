@@ -10,6 +10,7 @@ from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from ringcast.rules import bounds
 from ringcast.rules.evidence import Ranges, by
 from ringcast.rules.findings import Need, rule
 from ringcast.rules.order import Log, order_of
@@ -96,7 +97,8 @@ def _knows_all(stays: list[Stay]) -> bool:
 
 @rule("O3", "in a history each sender's messages stand in its own order")
 def own_order(run: Run, found: Findings) -> None:
-    """One that is missing was taken by its sender in another history, or given to it with one."""
+    """One that is missing was taken by its sender in another history, or given to it with one; or
+    the sender came back when so many others had gone that nobody knew what it had sent."""
     order = order_of(run)
     apart: dict[MemberKey, Ranges] = {}
     for view in order.leaves():
@@ -117,7 +119,9 @@ def own_order(run: Run, found: Findings) -> None:
                 missing = f"{number + 1}..{row.seqno - 1}"
                 if apart[origin].covers(number + 1, row.seqno - 1):
                     continue
-                if row.peer_member in run.unrecorded:
+                if len(order.stays) > bounds.MARKS_MAX:
+                    found.unknown.add(f"nobody may know any more what became of {missing}")
+                elif row.peer_member in run.unrecorded:
                     found.unknown.add(f"{row.peer_member} may have taken {missing} elsewhere")
                 else:
                     text = f"{name} stands in the order, and {missing} does not"

@@ -91,6 +91,9 @@ def keyed(by: Sequence[str], measures: StructType) -> StructType:
 
 # Messages: how many came through, and how long they took. Any level shows it.
 
+SENT, DELIVERED = (trace.SEND, trace.ACCEPT), (trace.DELIVER, trace.ORDER)
+"""Plain and uniform messages, and total ones."""
+
 PAIR = ("sender", "receiver", "stream")
 NO_COMMON_CLOCK = "the sender and the receiver have different clocks"
 PERCENTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
@@ -116,7 +119,7 @@ def throughput(
 
     Columns: `run_id`, `at_ns`, the keys, then THROUGHPUT.
     """
-    delivered = _of_pairs(rows.where(of_event(trace.DELIVER)))
+    delivered = _of_pairs(rows.where(of_event(*DELIVERED)))
     found = delivered.groupBy("run_id", _window_start(window_s).alias("at_ns"), *by).agg(
         F.sum(messages()).alias("messages")
     )
@@ -135,13 +138,13 @@ def latency_samples(rows: DataFrame) -> DataFrame:
     exact = rows.where(of_event(trace.ACKMAP)).select(
         "run_id", member_key().alias("sender"), F.lit(True).alias("is_full")
     )
-    sends = rows.where(of_event(trace.SEND) & (F.col("seqno") <= F.col("seqno2"))).select(
+    sends = rows.where(of_event(*SENT) & (F.col("seqno") <= F.col("seqno2"))).select(
         *("run_id", "stream", "seqno"),
         member_key().alias("sender"),
         F.struct("seqno", "seqno2", "mono_ns", _clock().alias("clock")).alias("send"),
         F.explode(F.sequence(_bucket("seqno"), _bucket("seqno2"))).alias("bucket"),
     )
-    deliveries = _of_pairs(rows.where(of_event(trace.DELIVER))).select(
+    deliveries = _of_pairs(rows.where(of_event(*DELIVERED))).select(
         *("run_id", "stream", "seqno", "sender", "receiver"),
         _bucket("seqno").alias("bucket"),
         F.col("wall_ns").alias("at_ns"),
@@ -238,7 +241,7 @@ def control_cost(rows: DataFrame) -> DataFrame:
         .agg(F.count("*").alias("frames"))
     )
     delivered = (
-        rows.where(of_event(trace.DELIVER))
+        rows.where(of_event(*DELIVERED))
         .groupBy("run_id", member_key().alias("member"))
         .agg(F.sum(messages()).alias("delivered"))
     )

@@ -597,6 +597,19 @@ def test_messages_of_the_application_stand_in_the_same_order() -> None:
     run(main)
 
 
+def test_messages_of_a_space_that_has_left_end_at_once() -> None:
+    async def main() -> None:
+        app, order = App(0), Order()
+        early = app.space.messages()  # before it joins, for who wants the first ones, too
+        async with serving(order, app):
+            await app.group.send(b"one", guarantee="total")
+        assert [message.payload async for message in early] == [b"one"]
+        assert [message async for message in app.space.messages()] == []
+        assert [message async for message in app.space.messages()] == []
+
+    run(main)
+
+
 def test_a_reader_of_messages_who_waits_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringcast.replicated.space.MESSAGES_MAX", 2)
 
@@ -633,11 +646,11 @@ def test_what_a_space_is_not_for_is_refused() -> None:
                     pass
         with pytest.raises(SpaceClosed, match="is out of its group"):
             await a.sold.add(1)
-        for option in ({"on_merge": "reconcile"}, {"receive_own": False}, {"take_state": None}):
+        for option in ({"receive": False}, {"receive_own": False}, {"take_state": None}):
             with pytest.raises(UsageError, match=f"{next(iter(option))}= is not for spaces"):
                 async with a.space.join("g", **option):
                     pass
-        for wrong in ("", "x" * 256, 7):
+        for wrong in ("", "x" * 256, 7, "\ud800"):
             with pytest.raises(UsageError, match="named by a text"):
                 Space().dict(wrong)  # type: ignore[arg-type]
 

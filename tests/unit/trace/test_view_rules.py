@@ -32,6 +32,7 @@ from ringcast.trace.rows import (
     Facts,
     Row,
 )
+from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -618,6 +619,7 @@ def test_bounds_cover_the_constants_of_the_change() -> None:
     assert discovery.GATHER_NS <= bounds.GATHER_NS
     assert timing.WAIT_MAX_NS == bounds.BACK_OFF_NS
     assert taking.PATIENCE_NS == bounds.STATE_PATIENCE_NS
+    assert VIEW_MEMBERS_MAX == bounds.MARKS_MAX
 
 
 def test_bounds_cover_how_long_a_receiver_asks() -> None:

@@ -32,6 +32,7 @@ _EVENTS = {
         *(rows.UNICAST_SEND, rows.UNICAST_DELIVER, rows.UNICAST_BLOCK, rows.UNICAST_UNBLOCK),
         *(rows.UNDELIVERABLE, rows.GAP),
     ),
+    "order": (rows.ACCEPT, rows.ORDER),
     "wire": (
         *(rows.TX, rows.RX, rows.NET_DROP, rows.NET_DUP, rows.NET_CORRUPT, rows.XMIT_MISMATCH),
         *(rows.DROP_HIGH, rows.DROP_LOW, rows.REJECT),
@@ -54,13 +55,15 @@ _EVERY_ROW = (
 )
 _SILVER = {
     "deliveries": schema(*_EVERY_ROW, "long messages size block", "unsigned block_hash"),
+    "order": schema(*_EVERY_ROW, "text creator", "long position messages"),
     "wire": schema(*_EVERY_ROW, "long hd received size again epoch conn"),
     "windows": schema(
         *(*_EVERY_ROW, "long low hd received hr cap size used limit", "long again epoch conn"),
         "texts members",
     ),
     "views": schema(
-        *(*_EVERY_ROW, "long hd received", "text creator", f"texts {' '.join(rows.LISTS)}")
+        *(*_EVERY_ROW, "long hd received position", "text creator"),
+        f"texts {' '.join(rows.LISTS)}",
     ),
 }
 _PAIR = ("time at", "text sender receiver")
@@ -108,6 +111,7 @@ def silver_rows(frame: DataFrame, name: str) -> DataFrame:
         "peer": peer_key(),
         "at": at("wall_ns"),
         "messages": messages(),
+        "position": F.when(of_event(rows.ORDER, rows.SHOWN) & (F.col("low") >= 0), F.col("low")),
         "creator": F.col("view_creator"),
     }
     own = frame.where(row_table() == name).withColumns(columns)
@@ -117,7 +121,8 @@ def silver_rows(frame: DataFrame, name: str) -> DataFrame:
 def messages() -> Column:
     """How many whole messages a row tells of."""
     is_run = of_event(
-        *(rows.SEND, rows.DELIVER, rows.HANDED, rows.UNICAST_SEND, rows.UNICAST_DELIVER)
+        *(rows.SEND, rows.DELIVER, rows.HANDED, rows.UNICAST_SEND, rows.UNICAST_DELIVER),
+        *(rows.ACCEPT, rows.ORDER),
     )
     return F.when(is_run, messages_of_run()).otherwise(0)
 
