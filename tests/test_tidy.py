@@ -215,7 +215,7 @@ def test_files_are_short(path: str) -> None:
 CEILINGS = {
     "aio": 9137,  # sending, reading, presence, connecting apart; how threads read, from blocking.py
     "benchmarks": 5570,  # calls of messages to one member and of bursts; shares of a network's rate
-    "cli": 4421,  # cells of a terminal; ringcast publish
+    "cli": 4310,  # cells of a terminal; ringcast publish
     "core": 700,  # who observes a member looks at its deadlines
     "explore": 4713,  # explorations tell how far they are
     "protocols": 11606,  # one order of total messages; a sleeper that takes a view to go on
