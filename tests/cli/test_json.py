@@ -11,7 +11,7 @@ import pytest
 from terminals import ringcast
 
 from ringcast.cli import main
-from ringcast.cli.words import OutputFile
+from ringcast.cli.words import OUTPUT_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ def test_it_takes_the_same_argument_in_every_command() -> None:
     """None, - or a file."""
     for command in commands(main):
         (option,) = (each for each in command.params if "--json" in each.opts)
-        assert isinstance(option.type, OutputFile), command.name
+        assert option.type is OUTPUT_FILE, command.name
 
 
 @pytest.mark.parametrize("group", ["orders", "orders.eu"])

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
 from ringcast import MembershipConfig, MulticastConfig
-from ringcast.aio.published import PUBLISHERS_MAX, TO_ONE, Place, Published, dump, header_of, parse
+from ringcast.aio.published import PUBLISHERS_MAX, TO_ONE, Offset, Published, dump, header_of, parse
 from ringcast.aio.publisher import KEEP_S, Publisher, bearing, check_publisher
 from ringcast.aio.requests import Request
 from ringcast.errors import UsageError
@@ -481,11 +481,11 @@ def test_a_large_message_that_goes_on_in_another_view_is_waited_for(tmp_path: Pa
 # The parts
 
 
-def said(place: Place, stream: Stream = Stream.UNIFORM, epoch: int = 0) -> Delivered:
-    """Three messages of one publisher, up to this place."""
-    first = place.number - 2
+def said(offset: Offset, stream: Stream = Stream.UNIFORM, epoch: int = 0) -> Delivered:
+    """Three messages of one publisher, up to this offset."""
+    first = offset.number - 2
     payloads: list[bytes] = [
-        bearing(header_of("a b", place._replace(number=number)), b"%d" % number)
+        bearing(header_of("a b", offset._replace(number=number)), b"%d" % number)
         for number in range(first, first + 3)
     ]
     me = Member(Address("127.0.0.1", 7), 1, "a")
@@ -494,31 +494,31 @@ def said(place: Place, stream: Stream = Stream.UNIFORM, epoch: int = 0) -> Deliv
 
 def test_a_member_passes_over_what_it_has_had(caplog: pytest.LogCaptureFixture) -> None:
     known = Published()
-    whole = said(Place(1, 2, 5))
+    whole = said(Offset(1, 2, 5))
     assert known.take(whole) is whole
-    assert known.take(said(Place(1, 2, 4))) is None
-    rest = known.take(said(Place(1, 2, 6)))
+    assert known.take(said(Offset(1, 2, 4))) is None
+    rest = known.take(said(Offset(1, 2, 6)))
     assert rest is not None
     assert [split_headers(message)[1] for message in rest.run.payloads] == [b"6"]
     assert (rest.run.first, rest.position) == (106, 52)
     assert known.repeated == 5
-    # Each stream has places of its own.
-    assert known.take(said(Place(1, 2, 3), Stream.FIFO)) is not None
-    assert known.take(said(Place(0, 2, 3), Stream.FIFO, epoch=9)) is not None
-    places = {"uniform": Place(1, 2, 6), "fifo": Place(1, 2, 3), TO_ONE: Place(0, 2, 3)}
-    assert known.places == {"a b": places}
+    # Each stream has offsets of its own.
+    assert known.take(said(Offset(1, 2, 3), Stream.FIFO)) is not None
+    assert known.take(said(Offset(0, 2, 3), Stream.FIFO, epoch=9)) is not None
+    offsets = {"uniform": Offset(1, 2, 6), "fifo": Offset(1, 2, 3), TO_ONE: Offset(0, 2, 3)}
+    assert known.offsets == {"a b": offsets}
     for text in (encode_headers({"k": "v"}), b"\x05no", encode_headers(None, published="1.x p")):
         odd = replace(whole, run=Run(Stream.UNIFORM, 1, [Headed(text + b"x")]))
         assert known.take(odd) is odd
-    assert parse(dump(known.places)) == known.places == {"a b": places}
+    assert parse(dump(known.offsets)) == known.offsets == {"a b": offsets}
     other = Published()
     other.load(b"9.9.9 uniform a b\n1.2.3 uniform c\n")
-    other.load(dump(known.places) + b"nonsense\n1.2.3 odd p\n\xff\n")
-    assert other.places == known.places  # also where they were higher
+    other.load(dump(known.offsets) + b"nonsense\n1.2.3 odd p\n\xff\n")
+    assert other.offsets == known.offsets  # also where they were higher
     for number in range(PUBLISHERS_MAX):
-        other._note(str(number), {"uniform": Place(1, 1, 1)})
-    assert len(other.places) == PUBLISHERS_MAX
-    assert "a b" not in other.places
+        other._note(str(number), {"uniform": Offset(1, 1, 1)})
+    assert len(other.offsets) == PUBLISHERS_MAX
+    assert "a b" not in other.offsets
     assert "a b is not one any more" in caplog.text
 
 
@@ -543,7 +543,7 @@ def test_an_inquiry_waits_for_its_view_and_for_the_state() -> None:
     assert said[2:] == [b"an inquiry names a view"]
 
 
-def test_a_message_bears_its_place_beside_its_own_headers() -> None:
+def test_a_message_bears_its_offset_beside_its_own_headers() -> None:
     message = bearing("1.0.7 p", Headed(encode_headers({"k": "v"}, "c") + b"x"))
     assert split_headers(message) == ({"k": "v", "channel": "c", "published": "1.0.7 p"}, b"x")
     with pytest.raises(UsageError, match="ringcast publish says it"):

@@ -107,7 +107,8 @@ def run_for_hours(nodes: int, hours: float, loss: float) -> Crowd:
 
 
 def check_trust(crowd: Crowd) -> None:
-    detectors = list(crowd.detectors)
+    found = (node.detector for node in crowd.nodes.values())
+    detectors = [each for each in found if each is not None]
     print(  # noqa: T201
         f"{len(detectors)} members, {crowd.clock.now / HOUR_MS / 1e6:.1f} h: "
         f"{sum(each.verifications for each in detectors)} asked, "

@@ -11,7 +11,7 @@ from plants_order import FOUND, record_order
 from ringcast.spark.audit import audit
 from ringcast.spark.report import OF_ORDER
 from ringcast.spark.summarize import summarize_segment
-from ringcast.spark.summary import STRETCH_POSITIONS, SegmentSummary
+from ringcast.spark.summary import BUCKET_POSITIONS, SegmentSummary
 from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def test_all_that_is_planted_is_found_in_rows_that_were_changed(
 
 
 def test_stretches_are_compared_wherever_rows_are_cut(life: Traces, tmp_path: Path) -> None:
-    """Positions far on, so that rows reach from one stretch into the next."""
-    far = 3 * STRETCH_POSITIONS - 10
+    """Positions far on, so that rows reach from one bucket into the next."""
+    far = 3 * BUCKET_POSITIONS - 10
 
     def move(traces: Traces) -> None:
         for rows in traces.rows.values():
@@ -116,5 +116,5 @@ def test_what_is_kept_of_a_segment_is_the_same_from_json(life: Traces, tmp_path:
                 summary = summarize_segment(segment)
                 again = SegmentSummary.from_json(summary.to_json(), segment.info)
             assert (again.rows, again.orders) == (summary.rows, summary.orders)
-            orders += sum(stretch.positions for stretch in summary.orders.values())
+            orders += sum(bucket.positions for bucket in summary.orders.values())
     assert orders == taken(life)

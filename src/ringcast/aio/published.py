@@ -1,18 +1,18 @@
 """Published: how far what each publisher sends has been delivered to this member.
 
 A publisher is a process that may die and be started again (publisher.py), and must then know which
-of its messages its group has. Each message says in a header whose it is, and its place. A member
-keeps the last place of each stream of each publisher.
+of its messages its group has. Each message says in a header whose it is, and its offset. A member
+keeps the last offset of each stream of each publisher.
 
-On a run of a publisher, as it is taken from the node: what is not behind the last place this member
-    has had, from the publisher before or when it was in another part of the group; it goes no
-    further. The last place rises.
-On an inquiry that names a view: it is answered with all places once this member has taken that
+On a run of a publisher, as it is taken from the node: what is not behind the last offset this
+    member has had, from the publisher before or when it was in another part of the group; it goes
+    no further. The last offset rises.
+On an inquiry that names a view: it is answered with all offsets once this member has taken that
     view, or a later one, and has its state. So whatever was delivered before the view is in the
-    answer. Places that come with the inquiry count from then on, if they are higher and that is its
-    last view: this member came when the publisher was there, or a batch is over.
-On StateWanted: the places as they are then go in front of the application's state, and whoever
-    takes the state takes them in the place of its own, though these be higher: they are about what
+    answer. Offsets that come with the inquiry count from then on, if they are higher and that is
+    its last view: this member came when the publisher was there, or a batch is over.
+On StateWanted: the offsets as they are then go in front of the application's state, and whoever
+    takes the state takes them instead of its own, though these be higher: they are about what
     is in it. Who joins without a state has none: to it nothing was delivered.
 """
 
@@ -48,7 +48,7 @@ END: Final = 2**63
 log = logging.getLogger("ringcast")
 
 
-class Place(NamedTuple):
+class Offset(NamedTuple):
     """Of a message among those of its publisher. On each stream they are sent in this order."""
 
     batch: int
@@ -59,7 +59,7 @@ class Place(NamedTuple):
         return ".".join(map(str, self))
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> Offset:
         """ValueError: it is none."""
         batch, partition, number = (int(digits) for digits in text.split("."))
         return cls(batch, partition, number)
@@ -70,21 +70,21 @@ class Place(NamedTuple):
         return self.batch + (self.partition == END)
 
 
-def end_of(batch: int) -> Place:
-    return Place(batch, END, 0)
+def end_of(batch: int) -> Offset:
+    return Offset(batch, END, 0)
 
 
-def header_of(publisher: str, place: Place) -> str:
+def header_of(publisher: str, offset: Offset) -> str:
     """What a message says of itself."""
-    return f"{place} {publisher}"
+    return f"{offset} {publisher}"
 
 
 class Published:
-    """The places that one member knows."""
+    """The offsets that one member knows."""
 
     def __init__(self, is_behind: Callable[[], bool] = lambda: False) -> None:
         """`is_behind`: this member has yet to take its state."""
-        self.places: dict[str, dict[str, Place]] = {}
+        self.offsets: dict[str, dict[str, Offset]] = {}
         """By publisher, and by stream."""
         self.repeated = 0
         """Messages that this member had had."""
@@ -101,7 +101,7 @@ class Published:
             publisher, last = _said_by(run.payloads[-1])
             if not publisher:
                 return delivered
-            known = self.places.get(publisher, {}).get(stream)
+            known = self.offsets.get(publisher, {}).get(stream)
             had = 0
             if known is not None and _said_by(run.payloads[0])[1] <= known:
                 had = bisect_right(run.payloads, known, key=lambda message: _said_by(message)[1])
@@ -118,23 +118,23 @@ class Published:
             delivered, run=rest, position=delivered.position and delivered.position + had
         )
 
-    def _note(self, publisher: str, places: Mapping[str, Place]) -> None:
-        known = self.places.pop(publisher, {})
-        self.places[publisher] = known
-        for stream, place in places.items():
-            known[stream] = max(place, known.get(stream, place))
-        while len(self.places) > PUBLISHERS_MAX:
-            gone = next(iter(self.places))
-            del self.places[gone]
+    def _note(self, publisher: str, offsets: Mapping[str, Offset]) -> None:
+        known = self.offsets.pop(publisher, {})
+        self.offsets[publisher] = known
+        for stream, offset in offsets.items():
+            known[stream] = max(offset, known.get(stream, offset))
+        while len(self.offsets) > PUBLISHERS_MAX:
+            gone = next(iter(self.offsets))
+            del self.offsets[gone]
             log.warning(
                 "%d publishers are remembered: %s is not one any more", PUBLISHERS_MAX, gone
             )
 
     def load(self, text: bytes) -> None:
         """What another member has said, in its state, of what is in that."""
-        self.places.clear()
-        for publisher, places in parse(text).items():
-            self._note(publisher, places)
+        self.offsets.clear()
+        for publisher, offsets in parse(text).items():
+            self._note(publisher, offsets)
 
     def on_view(self, counter: int) -> None:
         """All that was delivered before it has been taken."""
@@ -149,46 +149,46 @@ class Published:
                 self._answer(*inquiry)
 
     def asked(self, request: Request) -> None:
-        view, _, places = request.payload.partition(b"\n")
+        view, _, offsets = request.payload.partition(b"\n")
         try:
-            self._answer(int(view), places, request)
+            self._answer(int(view), offsets, request)
         except ValueError:
             request.refuse("an inquiry names a view")
 
-    def _answer(self, view: int, places: bytes, request: Request) -> None:
+    def _answer(self, view: int, offsets: bytes, request: Request) -> None:
         if view > self._view or self._is_behind():
-            self._waiting.append((view, places, request))
+            self._waiting.append((view, offsets, request))
             return
-        for publisher, noted in parse(places).items() if view == self._view else ():
+        for publisher, noted in parse(offsets).items() if view == self._view else ():
             self._note(publisher, noted)  # else they may not be about the state that it has now
-        request.reply(dump(self.places))
+        request.reply(dump(self.offsets))
 
 
-def _said_by(message: bytes) -> tuple[str, Place]:
-    """Whose it is, "" if it is no publisher's, and its place; ValueError: it cannot be read."""
+def _said_by(message: bytes) -> tuple[str, Offset]:
+    """Whose it is, "" if it is no publisher's, and its offset; ValueError: it cannot be read."""
     said = split_headers(message)[0].get(PUBLISHED)
     if said is None:
         return "", end_of(-1)
-    place, _, publisher = said.partition(" ")
-    return publisher, Place.parse(place)
+    offset, _, publisher = said.partition(" ")
+    return publisher, Offset.parse(offset)
 
 
-def dump(places: Mapping[str, Mapping[str, Place]]) -> bytes:
+def dump(offsets: Mapping[str, Mapping[str, Offset]]) -> bytes:
     return "".join(
-        f"{place} {stream} {publisher}\n"
-        for publisher, of_streams in places.items()
-        for stream, place in of_streams.items()
+        f"{offset} {stream} {publisher}\n"
+        for publisher, of_streams in offsets.items()
+        for stream, offset in of_streams.items()
     ).encode()
 
 
-def parse(text: bytes) -> dict[str, dict[str, Place]]:
+def parse(text: bytes) -> dict[str, dict[str, Offset]]:
     """What `dump` has written. What is none of it is passed over: a peer's word raises nothing."""
-    found: dict[str, dict[str, Place]] = {}
+    found: dict[str, dict[str, Offset]] = {}
     for line in text.decode(errors="replace").splitlines():
-        place, _, rest = line.partition(" ")
+        offset, _, rest = line.partition(" ")
         stream, _, publisher = rest.partition(" ")
         try:
-            parsed = Place.parse(place)
+            parsed = Offset.parse(offset)
         except ValueError:
             continue
         if stream in (TO_ONE, *GROUP_STREAMS):

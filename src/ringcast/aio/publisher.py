@@ -1,16 +1,16 @@
 """Publisher: sends staged batches to a group, each message once at every member it is for.
 
 Messages are sent in the order of their batches, partitions and rows, each on the stream of its
-guarantee, or to its one receiver; each bears its place (published.py). From one place on, in one
+guarantee, or to its one receiver; each bears its offset (published.py). From one offset on, in one
 view, it sends without asking anybody. Where it cannot know what members have, it stops and asks.
 
 On start, and when the view is no longer the one that it asked in: wait until those that have
     published here before are gone from the view, and until enough others are in it. Wait until the
     others have delivered what was sent (flush). Ask them how far they have come by this view, and
-    go on behind the lowest place of each stream: who has more passes over what it has had. Members
+    go on behind the lowest offset of each stream: who has more passes over what it has had. Members
     that came along from the view before have the same of uniform and total messages; of plain ones,
-    or if they were parted, they may not. Who has no place comes only now: it is told the highest.
-On a batch: send what is behind those places. When all who were to have the last messages have
+    or if they were parted, they may not. Who has no offset comes only now: it is told the highest.
+On a batch: send what is behind those offsets. When all who were to have the last messages have
     delivered them, tell them that the batch is over, and it is done. If one of them departed first,
     ask. The rest of a message that does not fit a datagram may get its seqnos in another view: that
     is what the flush waits for.
@@ -27,7 +27,7 @@ from ringcast.aio.published import (
     GROUP_STREAMS,
     PUBLISHER_BYTES_MAX,
     TO_ONE,
-    Place,
+    Offset,
     dump,
     end_of,
     header_of,
@@ -80,7 +80,7 @@ class Publisher:
         self._keep_s = keep_s
         self._node = group._driver.node
         self._view: View | None = None  # in which it has asked
-        self._behind: dict[str | Member, Place] = {}  # by stream, or by receiver
+        self._behind: dict[str | Member, Offset] = {}  # by stream, or by receiver
         self._next = 0  # the batch to go on with
         self._missed: dict[str, int] = {}  # in the batch that was sent last, by receiver
 
@@ -131,7 +131,7 @@ class Publisher:
         return await self._ask_all(view, dict.fromkeys(self._others(view), over)) is not None
 
     async def _send(self, batch: Batch) -> list[tuple[Stream, Member | None]]:
-        """What is behind the places where the group is; and where it has gone."""
+        """What is behind the offsets where the group is; and where it has gone."""
         used: dict[tuple[Stream, Member | None], None] = {}
         missed: dict[str, int] = {}
         for partition, name in enumerate(batch.files):
@@ -147,7 +147,7 @@ class Publisher:
                     is_here = known[:2] == (batch.number, partition)
                     had = known.number + 1 - first if is_here else len(messages)
                 rest = [
-                    bearing(header_of(self.name, Place(batch.number, partition, number)), staged)
+                    bearing(header_of(self.name, Offset(batch.number, partition, number)), staged)
                     for number, staged in enumerate(messages[had:], first + had)
                 ]
                 if rest:
@@ -200,18 +200,18 @@ class Publisher:
             if said is not None and await self._ask_all(view, self._conclude(said)) is not None:
                 break
         self._view = view
-        self._next = min(place.next_batch for place in self._behind.values())
+        self._next = min(offset.next_batch for offset in self._behind.values())
         log.info("%s goes on with batch %d in %s", self.name, self._next, view)
 
     def _conclude(
-        self, said: Mapping[Member, Mapping[str, Place]]
-    ) -> dict[Member, dict[str, Place]]:
-        """Where to go on; and what places members are to have. UsageError: they have more than is
+        self, said: Mapping[Member, Mapping[str, Offset]]
+    ) -> dict[Member, dict[str, Offset]]:
+        """Where to go on; and what offsets members are to have. UsageError: they have more than is
         here."""
         staging = self._staging
         through, gone = end_of(staging.progress().through), end_of(staging.gone)
         highest = max(
-            (place for places in said.values() for place in places.values()), default=gone
+            (offset for offsets in said.values() for offset in offsets.values()), default=gone
         )
         if highest.batch > staging.last:
             raise UsageError(
@@ -220,31 +220,31 @@ class Publisher:
                 "needs another publisherId then"
             )
         self._behind.clear()
-        notes: dict[Member, dict[str, Place]] = {member: {} for member in said}
+        notes: dict[Member, dict[str, Offset]] = {member: {} for member in said}
         for stream in GROUP_STREAMS:
-            known = [places[stream] for places in said.values() if stream in places]
+            known = [offsets[stream] for offsets in said.values() if stream in offsets]
             self._behind[stream] = max(gone, min(known, default=through))
-            for member, places in said.items():
-                if stream not in places:
+            for member, offsets in said.items():
+                if stream not in offsets:
                     notes[member][stream] = max(known, default=through)
-        for member, places in said.items():
-            self._behind[member] = max(gone, places.get(TO_ONE, through))
-            if TO_ONE not in places:
+        for member, offsets in said.items():
+            self._behind[member] = max(gone, offsets.get(TO_ONE, through))
+            if TO_ONE not in offsets:
                 notes[member][TO_ONE] = through
-            late = {stream: gone for stream, place in places.items() if place < gone}
+            late = {stream: gone for stream, offset in offsets.items() if offset < gone}
             if late:
                 notes[member] |= late
                 log.warning(
                     "%s has come to batch %d of %s, and batches up to %d are kept no more: it "
                     "misses what was published meanwhile",
-                    *(member, min(places[stream] for stream in late).batch, self.name, gone.batch),
+                    *(member, min(offsets[stream] for stream in late).batch, self.name, gone.batch),
                 )
         return {member: noted for member, noted in notes.items() if noted}
 
     async def _ask_all(
-        self, view: View, notes: Mapping[Member, Mapping[str, Place]]
-    ) -> dict[Member, dict[str, Place]] | None:
-        """What these members say, who take these places; None if one says nothing, or the view is
+        self, view: View, notes: Mapping[Member, Mapping[str, Offset]]
+    ) -> dict[Member, dict[str, Offset]] | None:
+        """What these members say, who take these offsets; None if one says nothing, or the view is
         another one now: ask once more."""
         answers = await asyncio.gather(
             *(self._ask_one(member, view, noted) for member, noted in notes.items())
@@ -253,8 +253,8 @@ class Publisher:
         return said if len(said) == len(notes) and self._node.view is view else None
 
     async def _ask_one(
-        self, member: Member, view: View, noted: Mapping[str, Place]
-    ) -> dict[str, Place] | None:
+        self, member: Member, view: View, noted: Mapping[str, Offset]
+    ) -> dict[str, Offset] | None:
         requests, loop = self._group._requests, asyncio.get_running_loop()
         try:
             requests.check(member)
@@ -280,7 +280,7 @@ def check_publisher(name: str) -> str:
 
 
 def bearing(published: str, staged: bytes) -> Headed:
-    """A staged message with its own headers, if it has some, and its place."""
+    """A staged message with its own headers, if it has some, and its offset."""
     named, payload = split_headers(staged) if type(staged) is Headed else ({}, staged)
     own = {name: value for name, value in named.items() if name != CHANNEL}
     return Headed(encode_headers(own, named.get(CHANNEL, ""), None, published) + payload)

@@ -71,7 +71,7 @@ class StateExchange:
         self._driver = driver
         self._read_queue = queue
         self._published = published
-        self._places: bytes | None = None  # the first chunk, once it is there
+        self._offsets: bytes | None = None  # the first chunk, once it is there
         self._give = give
         self._take = take
         self._markers: dict[int, SnapshotMarker] = {}
@@ -130,14 +130,14 @@ class StateExchange:
                 if self._admission.is_over:  # parts have come together, and another's counts
                     self._admission = Admission(self._driver)
                 self._admission.begin()
-                self._places = None
+                self._offsets = None
             case StateChunk(payload):
-                if self._places is None:
-                    self._places = payload
+                if self._offsets is None:
+                    self._offsets = payload
                 else:
                     self._admission.chunks.append(payload)
             case StateReceived():
-                self._published.load(self._places or b"")
+                self._published.load(self._offsets or b"")
                 self._admission.complete()
             case StateLost(reason):
                 self.lost = reason
@@ -168,8 +168,8 @@ class StateExchange:
         self._markers = {
             number: marker for number, marker in self._markers.items() if not marker.is_done
         }
-        places = dump(self._published.places)  # a reader may be behind
-        marker = SnapshotMarker(self._driver, wanted, places, self._give)
+        offsets = dump(self._published.offsets)  # a reader may be behind
+        marker = SnapshotMarker(self._driver, wanted, offsets, self._give)
         self._markers[wanted.transfer] = marker
         if self._read_queue is None:
             marker.start()
@@ -208,11 +208,11 @@ class StateExchange:
 class SnapshotMarker:
     """A state that a joiner wants from this member."""
 
-    def __init__(self, driver: Driver, wanted: StateWanted, places: bytes, give: GiveState) -> None:
+    def __init__(self, driver: Driver, wanted: StateWanted, known: bytes, give: GiveState) -> None:
         self.joiner = wanted.joiner
         self._driver = driver
         self._transfer = wanted.transfer
-        self._places = places
+        self._offsets = known
         self._give = give
         self._is_cut = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -255,14 +255,14 @@ class SnapshotMarker:
                     self._is_cut.set()
                     if not is_told:
                         is_told = True
-                        await self._provide([self._places])
+                        await self._provide([self._offsets])
                     for start in range(0, len(chunk), CHUNK_BYTES):
                         bundle += chunk[start : start + CHUNK_BYTES]
                         if len(bundle) >= CHUNK_BYTES:
                             await self._provide([bytes(bundle[:CHUNK_BYTES])])
                             del bundle[:CHUNK_BYTES]
             if not is_told:
-                await self._provide([self._places])
+                await self._provide([self._offsets])
             await self._provide([bytes(bundle)] if bundle else [], is_last=True)
         except Exception:  # whatever the application raises, the joiner shall not wait for it
             me = self._driver.node.me

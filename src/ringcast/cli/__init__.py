@@ -5,17 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
 from ringcast.errors import RingcastError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 COMMANDS = {
     "archive": "ringcast.cli.archive",

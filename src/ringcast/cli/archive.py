@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,10 @@ import click
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.cli.setting import config_options, setting, settings
-from ringcast.cli.stopping import joined
+from ringcast.cli.stopping import joined, until_first
 from ringcast.cli.words import (
-    Duration,
     are_lines_told,
+    duration,
     file_mode_option,
     is_told,
     json_file_option,
@@ -24,13 +25,11 @@ from ringcast.cli.words import (
     print_table,
     safe,
 )
-from ringcast.config_file import load_config
+from ringcast.config import GroupConfig
 from ringcast.events import Closed, Delivered, ViewInstalled
 from ringcast.texts import counted
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
     from ringcast.aio.group import Group
     from ringcast.trace.archive import Holding, Index
 
@@ -79,7 +78,7 @@ def archive() -> None:
 @click.option(
     "--interval",
     "record_interval_s",
-    type=Duration(),
+    type=duration(),
     default="2s",
     show_default=True,
     metavar="TIME",
@@ -87,16 +86,7 @@ def archive() -> None:
 )
 @file_mode_option
 @json_file_option
-def keep(
-    group: str,
-    directory: Path,
-    name: str,
-    config_file: Path | None,
-    preset: str | None,
-    options: tuple[str, ...],
-    json_file: Path | None,
-    **place: Any,
-) -> None:
+def keep(config: GroupConfig, directory: Path, json_file: Path | None, **place: Any) -> None:
     """Join GROUP and keep every message that is sent to it, in files in DIR. Several archives may
     write into the same DIR: Spark reads each message once.
 
@@ -108,7 +98,6 @@ def keep(
 
     Example: ringcast archive orders archive/ --name archive-1
     """
-    config = load_config(config_file, preset=preset, options=options, group=group, name=name)
     joining = join(config=config, record=directory, record_payloads=True, **place)
     keeper = _Keeper(directory, json_file)
     run(keeper.member(joining))
@@ -129,16 +118,7 @@ class _Keeper:
 
     async def member(self, joining: AbstractAsyncContextManager[Group]) -> None:
         async with joined(joining) as (group, stopped):
-            tasks = [
-                asyncio.create_task(work)
-                for work in (self._read(group), self._watch(group), stopped.wait())
-            ]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for task in done:
-                task.result()  # our own bugs are not to be hidden
+            await until_first(self._read(group), self._watch(group), stopped.wait())
             self._tell(group, "leaving")
         if not self.error:
             stopped.conclude()
@@ -199,7 +179,7 @@ def _recorder(group: Group) -> dict[str, Any]:
 @click.option(
     "--older-than",
     "age_s",
-    type=Duration(may_be_zero=True),
+    type=duration(may_be_zero=True),
     required=True,
     metavar="AGE",
     help="Such as 90m, 12h or 7d.",

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +18,10 @@ import click
 
 from ringcast.cli.words import (
     SCREEN,
-    Duration,
-    SparkMaster,
+    SPARK_MASTER,
     are_lines_told,
     conf_option,
+    duration,
     is_told,
     json_file_option,
     print_table,
@@ -30,8 +31,6 @@ from ringcast.cli.words import (
 from ringcast.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from pyspark.sql import SparkSession
 
     from ringcast.spark.report import Names, Report, Verdict
@@ -47,7 +46,7 @@ ENVIRONMENT = ("RINGCAST_RUN", *(f"RINGCAST_VIOLATION_{name}" for name in ("ID",
 @click.command(short_help="Judge the guarantees on what members have recorded.")
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option(
-    "--master", type=SparkMaster(), default="local[*]", show_default=True, help="Where Spark runs."
+    "--master", type=SPARK_MASTER, default="local[*]", show_default=True, help="Where Spark runs."
 )
 @conf_option
 @click.option("--run", "run_id", help="Which run, where the directory has more than one.")
@@ -61,7 +60,7 @@ ENVIRONMENT = ("RINGCAST_RUN", *(f"RINGCAST_VIOLATION_{name}" for name in ("ID",
 )
 @click.option("--follow", is_flag=True, help="Judge again whenever segments come, until Ctrl-C.")
 @click.option("--once", is_flag=True, help="With --follow: take what is new, and end.")
-@click.option("--every", type=Duration(), default="5s", show_default=True, help="With --follow.")
+@click.option("--every", type=duration(), default="5s", show_default=True, help="With --follow.")
 @click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False),

@@ -11,7 +11,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +24,6 @@ from ringcast.cli.words import conf_option, print_table
 from ringcast.private import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from concurrent.futures import Future
-
     from pyspark.sql import SparkSession
 
     from ringcast.cli.demo_market import Revenue, Totals

@@ -8,8 +8,10 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -19,9 +21,6 @@ from ringcast.errors import RingcastError
 from ringcast.sim.processes import Cluster, hear, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from pyspark.sql import Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 

@@ -7,24 +7,17 @@ one millisecond. Whatever is told here was read off those datagrams and off what
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ringcast.config import GroupConfig
-from ringcast.events import Delivered, ViewInstalled
+from ringcast.events import Delivered, Event, ViewInstalled
 from ringcast.model import Address, Member, Stream
-from ringcast.node import build_node
+from ringcast.node import Node, build_node
 from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
+from ringcast.sim.world import Flight
 from ringcast.wire import changes
-from ringcast.wire.frames import Ack, Commit, Data
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ringcast.events import Event
-    from ringcast.node import Node
-    from ringcast.sim.world import Flight
-    from ringcast.wire.frames import Frame
+from ringcast.wire.frames import Ack, Commit, Data, Frame
 
 NAMES = "ABCD"
 DELAY_NS = 1_000_000

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ringcast.cli.words import SCREEN, is_told, json_file_option, note
 from ringcast.explore.ablations import ABLATIONS
+from ringcast.explore.explorer import Report
 from ringcast.explore.ring import COMPLETE, RINGS, UNGUARDED_E, VARIANTS, explore_ring
+from ringcast.explore.ring import Scenario as RingScenario
 from ringcast.explore.scenarios import SCENARIOS
 from ringcast.explore.view_steps import Script
 from ringcast.texts import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from ringcast.explore.explorer import Report
-    from ringcast.explore.ring import Scenario as RingScenario
 
 NOTE_EVERY_S = 5.0
 INCOMPLETE = "NOT COMPLETE: silence proves nothing"
@@ -112,6 +109,17 @@ _capacity_option = _option(
     help="Messages in a window, for all scenarios. Two take many times longer: raise --seconds.",
 )
 
+
+def _change_options(command: str, least: int, what: str) -> list[Callable[[Any], Any]]:
+    often = f"{what}, instead of what the scenario says. Each more takes a hundred times longer."
+    crashes = "How many members may crash there, instead."
+    return [
+        _scenario_option(SCENARIOS[command]),
+        _option("--proposals", type=click.IntRange(least, 3), help=often),
+        _option("--crashes", type=click.IntRange(0, 2), help=crashes),
+    ]
+
+
 _COMMANDS: dict[str, tuple[str, str, int, list[Callable[[Any], Any]]]] = {
     "multicast": (
         "Explore reliable multicast in one view: small groups of real members, every order of "
@@ -153,20 +161,7 @@ _COMMANDS: dict[str, tuple[str, str, int, list[Callable[[Any], Any]]]] = {
         "everything that may befall it.",
         ' --proposals 1; --scenario "state transfer"; --without freeze',
         900,
-        [
-            _scenario_option(SCENARIOS["views"]),
-            _option(
-                "--proposals",
-                type=click.IntRange(1, 3),
-                help="How many views are proposed where anybody may, instead of what the scenario "
-                "says. Each more takes a hundred times longer.",
-            ),
-            _option(
-                "--crashes",
-                type=click.IntRange(0, 2),
-                help="How many members may crash there, instead.",
-            ),
-        ],
+        _change_options("views", 1, "How many views are proposed where anybody may"),
     ),
     "total": (
         "Explore one order of total messages: crashes and view changes at every step.\n\nIn the "
@@ -175,20 +170,7 @@ _COMMANDS: dict[str, tuple[str, str, int, list[Callable[[Any], Any]]]] = {
         "datagram and everything that may befall it.",
         ' --scenario "one origin"; --scenario "sequencer dies"; --without gate',
         1800,
-        [
-            _scenario_option(SCENARIOS["total"]),
-            _option(
-                "--proposals",
-                type=click.IntRange(0, 3),
-                help="How often views change where anybody may change them, instead of what the "
-                "scenario says. Each more takes a hundred times longer.",
-            ),
-            _option(
-                "--crashes",
-                type=click.IntRange(0, 2),
-                help="How many members may crash there, instead.",
-            ),
-        ],
+        _change_options("total", 0, "How often views change where anybody may change them"),
     ),
 }
 """What each is for, arguments for examples, how long it may take, and its own options."""

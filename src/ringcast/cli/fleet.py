@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -14,17 +15,13 @@ from ringcast.cli.words import is_told, print_table, spark_session
 from ringcast.errors import UsageError
 from ringcast.private import make_private
 from ringcast.sim.grid import point_words
-from ringcast.spark.fleet import SCHEMA, fleet_rows, tasks_for, watched
-from ringcast.spark.fleet_tables import outcome
+from ringcast.spark.fleet import SCHEMA, Fleet, fleet_rows, tasks_for, watched
+from ringcast.spark.fleet_tables import AtPoint, Cluster, Outcome, outcome
 from ringcast.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import SparkSession
 
-    from ringcast.spark.fleet import Fleet
-    from ringcast.spark.fleet_tables import AtPoint, Cluster, Outcome
 
 RUNS = "runs"
 """Where the rows are, below --out."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
 from ringcast.cli.local import answers, member_option
 from ringcast.cli.words import is_told, json_file_option, safe
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @click.command(short_help="Whether members are ready; for probes and scripts.")

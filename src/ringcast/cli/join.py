@@ -7,35 +7,23 @@ import base64
 import os
 import sys
 import threading
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
+from typing import Any, get_args
 
 import click
 
+from ringcast.aio.group import Group
 from ringcast.aio.joining import join as join_group
 from ringcast.aio.loop import run
-from ringcast.aio.read_queue import Guarantee
+from ringcast.aio.read_queue import Guarantee, Notice
 from ringcast.cli.setting import config_options, settings
 from ringcast.cli.stopping import joined
 from ringcast.cli.words import are_lines_told, file_mode_option, json_file_option, safe
-from ringcast.config_file import load_config
+from ringcast.config import GroupConfig
 from ringcast.errors import UsageError
-from ringcast.events import (
-    Closed,
-    Delivered,
-    GapSkipped,
-    StateLost,
-    Undeliverable,
-    ViewInstalled,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterator
-    from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
-
-    from ringcast.aio.group import Group
-    from ringcast.aio.read_queue import Notice
+from ringcast.events import Closed, Delivered, GapSkipped, StateLost, Undeliverable, ViewInstalled
 
 STDIN = 0
 CHUNK_BYTES = 1 << 16
@@ -60,16 +48,7 @@ STALL_S = 3.0
 @file_mode_option
 @settings("metrics", "memory_limit", "spin_s")
 @json_file_option
-def join(
-    group: str | None,
-    name: str | None,
-    guarantee: Guarantee,
-    config_file: Path | None,
-    preset: str | None,
-    options: tuple[str, ...],
-    json_file: Path | None,
-    **place: Any,
-) -> None:
+def join(config: GroupConfig, guarantee: Guarantee, json_file: Path | None, **place: Any) -> None:
     """Join GROUP, or start it: lines typed are sent to everybody, messages and views are printed as
     they come. At the end of the input, wait until the others have delivered everything, and leave.
 
@@ -83,7 +62,6 @@ def join(
       ringcast join orders --set membership.suspect_after_s=10 --must-exist
       tail -f orders.log | ringcast join orders --metrics 127.0.0.1:9464
     """
-    config = load_config(config_file, preset=preset, options=options, group=group, name=name)
     joining = join_group(config=config, when_few="wait", **place)
     run(_Terminal(guarantee, json_file).member(joining))
 

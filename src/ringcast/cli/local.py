@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import select
+import socket
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,10 +22,6 @@ from ringcast.checks import check_name
 from ringcast.cli.words import is_told, json_file_option, print_table, safe, say
 from ringcast.errors import UsageError
 from ringcast.texts import counted
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator, Sequence
 
 ANSWER_S = 1.0
 """A member that lives answers in milliseconds."""
@@ -37,16 +35,11 @@ GROUPS_MAX = 1024
 class Reply:
     """What came from one probe."""
 
-    probe: str
-    """Its name: incarnation and process."""
-    pid: int = 0
-    """Of the process that listens; 0: not known."""
-    answer: dict[str, Any] | None = None
-    """None: it did not answer, or said no."""
-    error: str = ""
-    """Why it said no."""
-    name: str = ""
-    """Of a member that does not answer: as others have it in their view."""
+    probe: str  # its name: incarnation and process
+    pid: int = 0  # of the process that listens; 0: not known
+    answer: dict[str, Any] | None = None  # None: it did not answer, or said no
+    error: str = ""  # why it said no
+    name: str = ""  # of a member that does not answer: as others have it in their view
 
     @property
     def incarnation(self) -> str:

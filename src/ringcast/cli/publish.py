@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +14,13 @@ import click
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.cli.setting import config_options, setting, settings
-from ringcast.cli.stopping import joined
-from ringcast.cli.words import Duration, are_lines_told, json_file_option, safe
-from ringcast.config_file import load_config
+from ringcast.cli.stopping import joined, until_first
+from ringcast.cli.words import are_lines_told, duration, json_file_option, safe
+from ringcast.config import GroupConfig
 from ringcast.errors import GroupClosed
 from ringcast.texts import counted
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
     from ringcast.aio.group import Group
     from ringcast.trace.staging import Staging
 
@@ -48,19 +47,15 @@ JOIN_TIMEOUT_S = 86_400.0
 )
 @click.option(
     "--keep",
-    type=Duration(may_be_zero=True),
+    type=duration(may_be_zero=True),
     default="60s",
     show_default=True,
     help="Keep what is published so long, for members that were parted and come back.",
 )
 @json_file_option
 def publish(
+    config: GroupConfig,
     directory: Path,
-    group: str,
-    name: str,
-    config_file: Path | None,
-    preset: str | None,
-    options: tuple[str, ...],
     least: int,
     keep: float,
     json_file: Path | None,
@@ -77,7 +72,6 @@ def publish(
     from ringcast.trace.staging import Staging
     from ringcast.trace.whole import held_alone
 
-    config = load_config(config_file, preset=preset, options=options, group=group, name=name)
     staging = Staging(directory)
     staging.check()
     with held_alone(directory):
@@ -100,17 +94,9 @@ async def _publish(
 
     async with joined(joining) as (group, stopped):
         publisher = Publisher(staging, group, least, keep_s=keep_s)
-        tasks = [
-            asyncio.create_task(work)
-            for work in (publisher.run(), _tell(publisher, group, json_file), stopped.wait())
-        ]
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        telling = _tell(publisher, group, json_file)
         try:
-            for task in done:
-                task.result()  # our own bugs are not to be hidden
+            await until_first(publisher.run(), telling, stopped.wait())
         except GroupClosed as closed:
             return str(closed)
     stopped.conclude()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,13 +11,10 @@ from ringcast.cli.words import note, say
 from ringcast.sim.grid import grid_points, parse_setting, place
 from ringcast.sim.options import INDENT, from_json
 from ringcast.sim.plan import expand
-from ringcast.sim.runner import run
+from ringcast.sim.runner import Result, run
 from ringcast.sim.shrink import Shrinker
 from ringcast.sim.timeline import time_line
 from ringcast.texts import counted
-
-if TYPE_CHECKING:
-    from ringcast.sim.runner import Result
 
 FAILURES_SHOWN = 5
 

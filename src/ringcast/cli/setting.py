@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ringcast.config import GroupConfig, MembershipConfig
-from ringcast.config_file import PRESETS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ringcast.config_file import PRESETS, load_config
 
 DECLARED = {field.name: field for kind in (GroupConfig, MembershipConfig) for field in fields(kind)}
 
@@ -50,7 +49,15 @@ def settings(*names: str) -> Callable[[Any], Any]:
 
 
 def config_options(command: Any) -> Any:
-    """Where the settings may stand that have no option."""
+    """Where the settings may stand that have no option. Instead of them, its group and its name the
+    command gets the configuration that all of this comes to."""
+
+    @wraps(command)
+    def configured(*, group: str | None, name: str | None, **given: Any) -> None:
+        terms = {key: given.pop(key) for key in ("preset", "options")}
+        config = load_config(given.pop("config_file"), group=group, name=name, **terms)
+        command(config=config, **given)
+
     preset = click.option(
         "--preset", type=click.Choice(list(PRESETS)), help="Values for a kind of network."
     )
@@ -67,4 +74,4 @@ def config_options(command: Any) -> Any:
         metavar="SECTION.KEY=VALUE",
         help="What could stand in the file; may be given more than once.",
     )
-    return file(preset(one(command)))
+    return file(preset(one(configured)))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import click
 
 from ringcast.cli.words import (
-    SparkMaster,
+    SPARK_MASTER,
+    Checked,
     conf_option,
     is_told,
     json_file_option,
@@ -21,20 +22,13 @@ from ringcast.cli.words import (
     say,
 )
 from ringcast.private import make_private
-from ringcast.sim.crowd import LOAD, PAYLOAD_BYTES, UNIFORM, loads, uniform_cost
+from ringcast.sim.crowd import LOAD, PAYLOAD_BYTES, UNIFORM, Load, loads, uniform_cost
 from ringcast.sim.grid import SETTINGS, grid_points, parse_setting
 from ringcast.sim.network import frame_kinds
 from ringcast.sim.options import DETECTING, FAULTS, PROTOCOLS, PURGES
-from ringcast.sim.runner import Tally, run_seeds
+from ringcast.sim.runner import Summary, Tally, run_seeds
 from ringcast.sim.timeline import time_line
 from ringcast.texts import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-
-    from ringcast.sim.crowd import Load
-    from ringcast.sim.runner import Summary
 
 FAILED_SEEDS_SHOWN = 10
 FAILURES_SHOWN = 3
@@ -42,25 +36,19 @@ TEXT_AT = 33
 """Where in a time line the text begins."""
 
 
-class SeedRange(click.ParamType[range]):
+def _seeds(text: str) -> range:
     """FIRST:STOP, or a single seed."""
+    first, colon, stop = text.partition(":")
+    try:
+        seeds = range(int(first), int(stop)) if colon else range(int(first), int(first) + 1)
+    except ValueError:
+        raise ValueError(f"{text!r}: write FIRST:STOP, such as 0:500, or one seed") from None
+    if not seeds or seeds[0] < 0 or seeds[-1] >= 2**64:
+        raise ValueError(f"{text!r}: no seeds from 0 to 2**64 - 1 in it")
+    return seeds
 
-    name = "FIRST:STOP"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> range:
-        if isinstance(value, range):
-            return value
-        first, colon, stop = str(value).partition(":")
-        try:
-            seeds = range(int(first), int(stop)) if colon else range(int(first), int(first) + 1)
-        except ValueError:
-            self.fail(f"{value!r}: write FIRST:STOP, such as 0:500, or one seed", param, ctx)
-        if not seeds or seeds[0] < 0 or seeds[-1] >= 2**64:
-            self.fail(f"{value!r}: no seeds from 0 to 2**64 - 1 in it", param, ctx)
-        return seeds
-
+SEEDS = Checked("FIRST:STOP", _seeds)
 
 protocol_option = click.option(
     "--protocol",
@@ -87,7 +75,7 @@ purge_option = click.option(
 @protocol_option
 @partitions_option
 @purge_option
-@click.option("--seeds", type=SeedRange(), default="0:100", help="Which seeds; 0:100 if not given.")
+@click.option("--seeds", type=SEEDS, default="0:100", help="Which seeds; 0:100 if not given.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, help="Processes to run them on.")
 @json_file_option
 @click.option(
@@ -103,7 +91,7 @@ purge_option = click.option(
     help="Keep each seed's trace here; with ringcast[spark] also as `ringcast audit` reads it.",
 )
 @click.option("--spark", is_flag=True, help="Run them on Spark: a fleet, summed up.")
-@click.option("--master", type=SparkMaster(), help="With --spark: where; local[*] if not given.")
+@click.option("--master", type=SPARK_MASTER, help="With --spark: where; local[*] if not given.")
 @conf_option
 @click.option(
     "--grid",

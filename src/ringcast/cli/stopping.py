@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from contextlib import AbstractAsyncContextManager
-
-    from ringcast.aio.group import Group
+from ringcast.aio.group import Group
 
 
 class Stop(asyncio.Event):
@@ -26,9 +23,7 @@ class Stop(asyncio.Event):
 
 
 @asynccontextmanager
-async def joined(
-    joining: AbstractAsyncContextManager[Group],
-) -> AsyncIterator[tuple[Group, Stop]]:
+async def joined(joining: AbstractAsyncContextManager[Group]) -> AsyncIterator[tuple[Group, Stop]]:
     """Be a member. The event is set by the first Ctrl-C or SIGTERM: then the block is to end. The
     next one does what it always does, and ends the leaving too."""
     stopped = _signalled()
@@ -41,6 +36,17 @@ async def joined(
         task = asyncio.current_task()
         if not stopped.is_set() or (task is not None and task.cancelling()):
             raise
+
+
+async def until_first(*works: Coroutine[Any, Any, object]) -> None:
+    """Do all of these until one ends, and raise what that one raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()  # our own bugs are not to be hidden
 
 
 def _signalled() -> Stop:

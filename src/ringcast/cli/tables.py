@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ringcast.cli.words import (
-    Duration,
     conf_option,
+    duration,
     is_told,
     json_file_option,
     print_table,
@@ -20,8 +21,6 @@ from ringcast.cli.words import (
 from ringcast.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ringcast.spark.tables import Built, Warehouse
 
 _MASTER = click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
@@ -90,7 +89,7 @@ def compact(warehouse: Path, master: str, conf: dict[str, str]) -> None:
 
 @tables.command()
 @_WAREHOUSE
-@click.option("--older-than", type=Duration(), required=True, help="Such as 30d.")
+@click.option("--older-than", type=duration(), required=True, help="Such as 30d.")
 @click.option(
     "--layer",
     "layers",

@@ -9,12 +9,14 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import click
 
-from ringcast.cli.local import answers
+from ringcast.cli.local import Reply, answers
 from ringcast.cli.words import (
     SCREEN,
     are_lines_told,
@@ -28,14 +30,7 @@ from ringcast.cli.words import (
     wrapped,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-    from typing import TypeAlias
-
-    from ringcast.cli.local import Reply
-
-    Rows: TypeAlias = list[tuple[str, ...]]
+Rows: TypeAlias = list[tuple[str, ...]]
 
 HEADINGS = (
     *("MEMBER", "SENT/s", "DELIV/s", "REPAIR/s"),
@@ -63,10 +58,8 @@ class _Look(NamedTuple):
 
     title: str
     members: list[_Shown]
-    reasons: list[str]
-    """What stands as it stood before."""
-    figures: list[dict[str, Any]]
-    """For programs."""
+    reasons: list[str]  # what stands as it stood before
+    figures: list[dict[str, Any]]  # for programs
 
     def print(self) -> None:
         say(self.title)
@@ -83,8 +76,7 @@ class _Shown(NamedTuple):
 
     rows: Rows
     is_silent: bool
-    waits_s: float
-    """For how long it has been blocked; negative: it is not."""
+    waits_s: float  # for how long it has been blocked; negative: it is not
     sends: float
 
     @property

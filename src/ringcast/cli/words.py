@@ -9,19 +9,19 @@ import shutil
 import sys
 import textwrap
 import unicodedata
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from ringcast.private import open_private
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence
-    from typing import Literal
-
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 SCREEN = Path("-")
 INDENT = "    "
@@ -180,52 +180,53 @@ def spark_session(app: str, master: str, conf: Mapping[str, str]) -> Iterator[Sp
 # Options
 
 
-class Duration(click.ParamType[float]):
+class Checked(click.ParamType[T]):
+    """What `read` makes of a text. Its ValueError says what is wrong with that."""
+
+    def __init__(self, name: str, read: Callable[[str], T]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        try:
+            return self._read(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def duration(*, may_be_zero: bool = False) -> Checked[float]:
     """Seconds, from a length of time as people write it: 5s, 90m, 12h, 30d."""
 
-    name = "duration"
-
-    def __init__(self, *, may_be_zero: bool = False) -> None:
-        self._may_be_zero = may_be_zero
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|[smhd])", str(value))
-        if found is None or not (float(found[1]) or self._may_be_zero):
-            self.fail(f"{value!r} is no length of time: write 5s, 90m, 12h or 30d", param, ctx)
+    def read(text: str) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|[smhd])", text)
+        if found is None or not (float(found[1]) or may_be_zero):
+            raise ValueError(f"{text!r} is no length of time: write 5s, 90m, 12h or 30d")
         return float(found[1]) * UNITS[found[2]]
 
+    return Checked("duration", read)
 
-class OutputFile(click.ParamType[Path]):
+
+def _output_file(text: str) -> Path:
     """A file that can be written; - is the screen."""
-
-    name = "FILE"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Path:
-        path = Path(str(value))
-        if path != SCREEN and path.is_dir():
-            self.fail(f"{path} is a directory", param, ctx)
-        if path != SCREEN and path.suffix not in (".json", ".jsonl"):  # it may be meant for a group
-            self.fail(f"{path} is no JSON file: end it in .json, or write --json last", param, ctx)
-        if not path.parent.is_dir():
-            self.fail(f"{path.parent} is not a directory", param, ctx)
-        return path
+    path = Path(text)
+    if path != SCREEN and path.is_dir():
+        raise ValueError(f"{path} is a directory")
+    if path != SCREEN and path.suffix not in (".json", ".jsonl"):  # it may be meant for a group
+        raise ValueError(f"{path} is no JSON file: end it in .json, or write --json last")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent} is not a directory")
+    return path
 
 
-class SparkMaster(click.ParamType[str]):
+def _master(text: str) -> str:
     """Where Spark runs."""
+    if not MASTERS.fullmatch(text):
+        raise ValueError(f"{text!r}: write local[*], or such as spark://host:7077")
+    return text
 
-    name = "URL"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        if not MASTERS.fullmatch(str(value)):
-            self.fail(f"{value!r}: write local[*], or such as spark://host:7077", param, ctx)
-        return str(value)
+OUTPUT_FILE = Checked("FILE", _output_file)
+SPARK_MASTER = Checked("URL", _master)
 
 
 def _pairs(_: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
@@ -250,7 +251,7 @@ json_file_option = click.option(
     *("--json", "json_file"),
     is_flag=False,
     flag_value=str(SCREEN),
-    type=OutputFile(),
+    type=OUTPUT_FILE,
     metavar="[FILE]",
     help="Print JSON instead; with a FILE, write it there as well.",
 )

@@ -7,21 +7,25 @@ goes well without its rule would be a rule too many, or an exploration that sees
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringcast.core.effects import Effects
-from ringcast.core.view_change import order
-from ringcast.explore.broken import always, broken, nothing, without
+from ringcast.core.shared import Deadlines, GroupState
+from ringcast.core.view_change import Begin, Cut, Part, order
+from ringcast.events import Event
+from ringcast.explore.broken import Ablation, always, broken, nothing, reading_ahead, without
 from ringcast.explore.explorer import STALL
 from ringcast.explore.scenarios import SCENARIOS
+from ringcast.explore.system import Scenario
 from ringcast.explore.total_ablations import OF_TOTAL
 from ringcast.explore.unicast import LATE_EFFECT
 from ringcast.explore.view_steps import Script
-from ringcast.explore.view_world import NOT_IN
+from ringcast.explore.view_world import NOT_IN, Person, World
 from ringcast.explore.views import Proposals, Views
-from ringcast.model import Stream
+from ringcast.model import Member, Origin, Stream, ViewId
 from ringcast.protocols.connection import Input
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
@@ -32,27 +36,13 @@ from ringcast.protocols.unicast_receiving import SyncRequest
 from ringcast.protocols.unicast_sender import UnicastSender
 from ringcast.protocols.views.fetch import Fetch
 from ringcast.protocols.views.follower import Follower, Phase
-from ringcast.protocols.views.frames import Propose
+from ringcast.protocols.views.frames import ChangeFrame, Propose, Wishes
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.parts import make_cut
 from ringcast.protocols.views.proposer import Proposer
-from ringcast.protocols.views.reading import Reading
 from ringcast.protocols.views.streams import ViewStreams
-from ringcast.wire.frames import Close, Commit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from ringcast.core.shared import Deadlines, GroupState
-    from ringcast.core.view_change import Begin, Cut, Part
-    from ringcast.events import Event
-    from ringcast.explore.broken import Ablation
-    from ringcast.explore.system import Scenario
-    from ringcast.explore.view_world import Person, World
-    from ringcast.model import Member, Origin, ViewId
-    from ringcast.protocols.views.frames import ChangeFrame, Wishes
-    from ringcast.wire.changes import Install
-    from ringcast.wire.frames import Sync, SyncOk, UnicastData
+from ringcast.wire.changes import Install
+from ringcast.wire.frames import Close, Commit, Sync, SyncOk, UnicastData
 
 
 def muted(
@@ -254,12 +244,6 @@ def _commit_nothing(self: ViewStreams, begin: Begin, *rest: Any) -> None:
     ViewStreams._begin(self, replace(begin, cut=_with_cuts(begin.cut, mark)), *rest)
 
 
-def _announce_at_once(self: ViewStreams, *shared: Any) -> None:
-    """A view is shown before what was sent in the last one is read."""
-    ViewStreams.attach(self, *shared)
-    self.reading = broken(Reading, is_due=property(lambda self: bool(self.unread)))()
-
-
 def _go_on_with_fragments(self: MulticastSender, *rest: Any) -> None:
     """A large message goes on where it is, though somebody new lacks its beginning."""
     left, self.fragments.rest = self.fragments.rest, deque()
@@ -306,13 +290,10 @@ _UNTOLD = "a connection ended, and what it left undone is not told (S8)"
 _NOT_ALL = "a uniform message was delivered before all held it (U3)"
 
 _OF_MULTICAST = {
-    # The probe timer runs, but nobody is told the highest seqno: a lost last message leaves no gap,
-    # so nobody misses it.
     "highest": _multicast(
         *(_GROUP["loss"], STALL),
         sending=broken(MulticastSender, handle_timeout=muted(MulticastSender.handle_timeout)),
     ),
-    # A lost last ack is never made good, so the sender's window never drains.
     "reack": _multicast(
         *(_GROUP["loss"], STALL),
         receiver=broken(
@@ -324,36 +305,21 @@ _OF_MULTICAST = {
             _on_duplicate=nothing,
         ),
     ),
-    # What is sent is committed before anybody holds it.
     "hold": _multicast(
         _GROUP["uniform"], _NOT_ALL, sending=broken(MulticastSender, _hold=_commit_at_once)
     ),
 }
 
 _OF_UNICAST = {
-    # Whatever connection a receiver speaks of, it is taken for the current one: an ack of one that
-    # is over purges messages on the next.
     "ack-conn": _sender(_PAIR["stale"], LATE_EFFECT, is_current=always),
-    # A Close counts whatever connection it speaks of.
     "close-conn": _unicast(_PAIR["stale"], LATE_EFFECT, _on_close=_close_any),
-    # Whatever comes first opens the window.
     "first": _unicast(_PAIR["loss"], _NEVER_GOT, _on_data=_open_with_any),
-    # Every Sync makes a new connection, also one that was answered before: one lost window, any
-    # number of new connections.
     "nonce": _sender(_SYNC["drop"], _TOO_MANY, on_sync=_answer_again),
-    # Another connection than the one at hand is taken for a newer one.
     "order": _unicast(_PAIR["stale"], _TWICE, _known=nothing),
-    # Any SyncOk counts, however old: the receiver goes back to a connection that the sender has
-    # left.
     "outstanding": _unicast(replace(_SYNC["drop"], messages=1), _WENT_BACK, _is_awaited=_await_any),
-    # What is new is acknowledged and nothing again: a lost last ack is never made good.
     "reack": _unicast(_ONE_LOST, STALL, receiver=broken(UnicastReceiver, _on_duplicate=nothing)),
-    # Ends without a word: what a dead peer has not got is not reported.
     "report": _sender(_PAIR["crash"], _UNTOLD, give_up=lambda self, *_: self._step(Input.GONE)),
-    # Neither the tick nor the tail timer resends anything: a lost last message leaves no gap, so
-    # nobody misses it.
     "resend": _sender(_ONE_LOST, STALL, _resend=nothing),
-    # A SyncOk that comes again is not confirmed again: it comes for ever.
     "sync-ack": _unicast(
         replace(_SYNC["drop and loss"], messages=1),
         STALL,
@@ -361,9 +327,9 @@ _OF_UNICAST = {
             ReliableUnicast._on_sync_ok, lambda self, who, ok, _: not self._is_awaited(who, ok)
         ),
     ),
-    # A dropped window takes with it how far it was: what was not acknowledged comes again.
     "tombstone": _unicast(_SYNC["drop"], _TWICE, _remembered=nothing),
 }
+"""What goes with each rule, of views too: docs/howto/explore.md."""
 
 _OF_VIEWS = {
     "promise": _machines(
@@ -389,7 +355,7 @@ _OF_VIEWS = {
     ),
     "window": _machines("BA", views="A B", _start=_start_at_zero),
     "gate": _machines("B", UNIFORM, _waits=lambda self: False),
-    "order": _nodes(Script("", ("ABC",), crashes="C", idle="B"), attach=_announce_at_once),
+    "order": _nodes(Script("", ("ABC",), crashes="C", idle="B"), attach=reading_ahead),
     "commit": _nodes(Script("", ("ABC",), crashes="C", unheard="CA"), _begin=_commit_nothing),
     "leave": without(
         *("membership", GroupViews, Script("", ("ABC",), leaves="C", unheard="CB")),

@@ -15,10 +15,11 @@ minutes and hours of exploration.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from enum import Enum
 from functools import cache
 from types import MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, UnicastConfig
 from ringcast.core.shared import Deadlines, GroupState, Timers
@@ -51,23 +52,16 @@ from ringcast.window.receive import ReceiveWindow
 from ringcast.wire.codec import Codec
 from ringcast.wire.seal import Passage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 T = TypeVar("T")
 
 
 class LeftOut(NamedTuple):
     """Attributes of one class that do not tell its machines apart, separated by spaces."""
 
-    terms: str = ""
-    """Fixed when the machine is made, or by its driver."""
-    counters: str = ""
-    """For people; and numbers that only grow."""
-    instants: str = ""
-    """Clocks, durations, and who is first to be served."""
-    elsewhere: str = ""
-    """What other attributes, or other machines, tell as well."""
+    terms: str = ""  # fixed when the machine is made, or by its driver
+    counters: str = ""  # for people; and numbers that only grow
+    instants: str = ""  # clocks, durations, and who is first to be served
+    elsewhere: str = ""  # what other attributes, or other machines, tell as well
 
     @property
     def names(self) -> frozenset[str]:

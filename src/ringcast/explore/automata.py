@@ -6,24 +6,19 @@ one found acts for all. Clocks do not count: any armed timer of a node can be th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterator
+from enum import Enum
 from traceback import extract_tb
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from ringcast.config import GroupConfig, MulticastConfig, UnicastConfig
 from ringcast.errors import Reject
 from ringcast.explore.abstraction import canonical, clone
 from ringcast.explore.words import in_words
-from ringcast.model import Address, Member
-from ringcast.node import build_node
+from ringcast.model import Address, Member, View
+from ringcast.node import Node, build_node
 from ringcast.wire.changes import InView
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
-    from enum import Enum
-
-    from ringcast.model import View
-    from ringcast.node import Node
-    from ringcast.wire.frames import Frame
+from ringcast.wire.frames import Frame
 
 Act: TypeAlias = "Callable[[Node, int], int | None]"
 """An input to a node, at a time; how many messages it accepts."""
@@ -40,10 +35,8 @@ class Datagram(NamedTuple):
     content: bytes
     sender: Member
     frames: list[Frame]
-    kinds: set[type]
-    """Of its frames."""
-    told: str
-    """In words."""
+    kinds: set[type]  # of its frames
+    told: str  # in words
 
 
 class Step(NamedTuple):
@@ -54,8 +47,7 @@ class Step(NamedTuple):
     events: tuple[object, ...]
     accepted: int
     wrong: tuple[str, ...]
-    told: str
-    """What came out, in words."""
+    told: str  # what came out, in words
 
 
 class Automata:

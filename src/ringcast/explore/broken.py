@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ringcast.protocols.views.reading import Reading
+from ringcast.protocols.views.streams import ViewStreams
+
 
 def broken(base: type, **parts: object) -> type:
     """A class with these attributes in place of its own."""
     return type(f"Broken{base.__name__}", (base,), parts)
+
+
+def reading_ahead(self: ViewStreams, *shared: Any) -> None:
+    """To be attached so: a view is shown before what came in the last one is read."""
+    ViewStreams.attach(self, *shared)
+    self.reading = broken(Reading, is_due=property(lambda self: bool(self.unread)))()
 
 
 def nothing(*_: object) -> None:

@@ -14,22 +14,19 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from operator import attrgetter
 from threading import Event
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from xxhash import xxh3_64_intdigest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    OnProgress: TypeAlias = Callable[[int, int], object]
-    """Told how many states (or runs) are done with, and how many are known and to come."""
+OnProgress: TypeAlias = Callable[[int, int], object]
+"""Told how many states (or runs) are done with, and how many are known and to come."""
 
 S = TypeVar("S")
 
@@ -60,8 +57,7 @@ class System(Protocol[S]):
 @dataclass(frozen=True, slots=True)
 class Violation:
     kind: str
-    witness: list[str]
-    """A shortest sequence of actions from the initial state to the violation."""
+    witness: list[str]  # A shortest sequence of actions from the initial state to the violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +66,9 @@ class Report:
     transitions: int
     seconds: float
     violations: list[Violation]
-    complete: bool
-    """False if a limit ended the exploration: then silence proves nothing."""
-    premises: Mapping[str, int] = field(default_factory=dict)
-    """How often each rule had something to judge, where that is counted."""
-    runs: int = 0
-    """Where schedules are run one by one: how many. States are then the steps of all of them."""
+    complete: bool  # False if a limit ended the exploration: then silence proves nothing
+    premises: Mapping[str, int] = field(default_factory=dict)  # how often each rule had a case
+    runs: int = 0  # schedules that were run one by one; states are then the steps of all
 
     @property
     def states_per_s(self) -> float:

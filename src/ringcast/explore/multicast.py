@@ -1,41 +1,28 @@
-"""Reliable multicast in one view, plain or uniform, under every order of events.
-
-What must hold always: the nodes' own invariants; order, once, and content (N1, N2); no receiver
-drops what a sender was allowed to send (N4); a sender keeps what some member of its view has not
-delivered (N5); a uniform message is delivered only when all hold it (U3). And from every state the
-goal stays reachable: all is sent, and delivered by all, and the senders' windows are empty.
-
-What becomes of it when a view ends: views.py and view_steps.py.
-"""
+"""Reliable multicast in one view, plain or uniform, under every order of events. What must hold
+says docs/howto/explore.md; what becomes of it when a view ends is in views.py and view_steps.py."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ringcast.events import Delivered
-from ringcast.explore.system import NodeSystem, replaced
+from ringcast.explore.system import NodeSystem, Scenario, State, replaced
 from ringcast.model import Origin, Stream, View, ViewId
+from ringcast.node import Node
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.window.receive import ReceiveWindow
 from ringcast.wire.frames import Ack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ringcast.explore.system import Scenario, State
-    from ringcast.node import Node
 
 
 class Marks(NamedTuple):
     """Of one node's windows."""
 
-    low: int
-    """Of its own messages."""
+    low: int  # of its own messages
     high: int
-    received: tuple[int, ...]
-    """By sender."""
+    received: tuple[int, ...]  # by sender
 
 
 class MulticastSystem(NodeSystem):

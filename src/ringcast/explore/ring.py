@@ -8,27 +8,22 @@ divided further (ring_variants.py), and the lock is what makes them whole again.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from threading import Event
+from typing import Any, TypeAlias
 
 from ringcast.errors import GroupClosed, UsageError
-from ringcast.explore.explorer import Interleavings, explore
+from ringcast.explore.explorer import Interleavings, Report, explore
 from ringcast.explore.ring_variants import (
     LockedDividedRing,
     NaiveRing,
     NoteRing,
     UnlockedDividedRing,
 )
-from ringcast.window.concurrent import FIND, GilRingBuffer, drive
+from ringcast.window.concurrent import FIND, GilRingBuffer, Steps, drive
 from ringcast.window.threads import Turn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from threading import Event
-
-    from ringcast.explore.explorer import Report
-    from ringcast.window.concurrent import Steps
 
 Ring: TypeAlias = GilRingBuffer[int]
 """In `memory`, a filled slot is named slot[...]."""
@@ -43,13 +38,11 @@ class Scenario:
     name: str
     description: str
     capacity: int
-    programs: str
-    """Operations of `RingPrograms`, each with a seqno, or how many."""
+    programs: str  # operations of `RingPrograms`, each with a seqno, or how many
     offset: int = 0
     present: tuple[int, ...] = ()
     nullify: bool = True
-    real_only: bool = False
-    """The comparisons cannot run it: they have no blocking add, no stable, no missing."""
+    real_only: bool = False  # the comparisons lack an operation of it
 
     @property
     def operations(self) -> list[tuple[str, int]]:

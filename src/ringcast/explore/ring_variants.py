@@ -1,33 +1,20 @@
-"""The ring buffer otherwise: with divided steps, as a note describes it, and a naive one.
+"""The ring buffer otherwise: with divided steps, as a note describes it, and a naive one
+(docs/protocols/ring-buffer.md).
 
-Divided: as a Python without a GIL may run it, every step in its parts. What one call into C did at
-once is done here as an interpreter may do it that locks nothing: a dict is read, changed and
-written back; slots and marks are looked at, copied and wiped one by one; and ROOM is seen by others
-only after bells were looked for, as a processor may delay a store behind a later load. Nothing of
-this is what a certain build of CPython does: it is the worst that is allowed where no atomicity is
-promised. `LockedDividedRing` takes these parts behind the lock of `LockedRingBuffer`: its `whole`
-is what threads run there. `UnlockedDividedRing` does without, and the explorer shows what comes of
-it.
+Divided: as an interpreter that locks nothing may run it, every step in its parts. Nothing of this
+is what a certain build of CPython does: it is the worst that is allowed where no atomicity is
+promised.
 
-COMPARISONS, not for use: `NoteRing`, as the RingBuffer note describes it, and `NaiveRing`. Both
-decide by the slot whether a seqno may be added: compare-and-set from empty. Between an adder's last
-check and its compare-and-set the slot can be filled by a second adder, delivered and emptied; then
-it looks free again, and the seqno is added twice. They are here so that the explorer can show it.
-Items are seqnos; a slot holds one or None. HR is raised in the same step as the compare-and-set,
-which is kinder than any real implementation.
+COMPARISONS, not for use: `NoteRing` and `NaiveRing`. Both decide by the slot whether a seqno may be
+added, and so may add one twice. Items are seqnos; a slot holds one or None. HR is raised in the
+same step as the compare-and-set, which is kinder than any real implementation.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ringcast.window import concurrent as step
-from ringcast.window.concurrent import GilRingBuffer
-from ringcast.window.threads import LockedRingBuffer
-
-if TYPE_CHECKING:
-    from ringcast.window.concurrent import Steps
-    from ringcast.window.threads import Mutex
+from ringcast.window.concurrent import GilRingBuffer, Steps
+from ringcast.window.threads import LockedRingBuffer, Mutex
 
 READ_TOKENS = "read the tokens"
 NEXT_MARK = "copy the next mark"

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringcast.explore.multicast import MulticastSystem
-from ringcast.explore.system import Fault, Scenario
+from ringcast.explore.system import Fault, NodeSystem, Scenario
 from ringcast.explore.total import Orders
 from ringcast.explore.unicast import UnicastSystem
 from ringcast.explore.view_steps import ORDERED, Script
 from ringcast.explore.views import Proposals
 from ringcast.model import Stream
-
-if TYPE_CHECKING:
-    from ringcast.explore.system import NodeSystem
 
 
 def row(faults: str = "", **terms: Any) -> dict[str, Any]:

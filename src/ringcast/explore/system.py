@@ -1,13 +1,7 @@
 """The skeleton of an explored system: members, what is under way between them, what may happen.
 
 A `Scenario` says who is there, what is sent and which faults may strike; a subclass of `NodeSystem`
-says how a member is made, what must hold, and what is special about its protocol. The rest is here:
-
-- A state is every member's `Node`, the datagrams in flight, and how far applications have come.
-- Next may happen: a datagram arrives, an armed timer fires, an application delivers or sends, a
-  fault strikes, and what the protocol adds.
-- Nodes and datagrams are numbered, and each input to a node is tried once. Nodes that behave alike
-  (`canonical`) share a number; the first one found acts for all.
+says how a member is made, what must hold, and what is special about its protocol. The rest is here.
 
 What keeps it finite, and small:
     Clocks do not count: any armed timer may fire next, whatever the deadlines.
@@ -22,23 +16,17 @@ What keeps it finite, and small:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from ringcast.events import Writable
-from ringcast.explore.automata import NAMES, Automata
-from ringcast.explore.explorer import explore
+from ringcast.explore.automata import NAMES, Armed, Automata, Step
+from ringcast.explore.explorer import Report, Violation, explore
 from ringcast.explore.words import timer_in_words
-from ringcast.model import Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from ringcast.explore.automata import Armed, Step
-    from ringcast.explore.explorer import Report, Violation
-    from ringcast.model import Run
+from ringcast.model import Run, Stream
 
 T = TypeVar("T")
 
@@ -67,15 +55,11 @@ class Scenario:
 
     system: type[NodeSystem]
     name: str
-    faults: Mapping[Fault, int] = field(default_factory=dict)
-    """How often each may strike."""
-    size: int = 3
-    """How many members there are."""
-    senders: tuple[int, ...] = (1,)
-    """By place in the view."""
+    faults: Mapping[Fault, int] = field(default_factory=dict)  # how often each may strike
+    size: int = 3  # how many members there are
+    senders: tuple[int, ...] = (1,)  # by place in the view
     stream: Stream = Stream.FIFO
-    messages: int = 2
-    """From each sender."""
+    messages: int = 2  # from each sender
     capacity: int = 1
     patient: bool = True
     lasting: bool = False
@@ -113,18 +97,12 @@ class State(NamedTuple):
     """Numbers only: nodes and datagrams are kept by the system."""
 
     nodes: tuple[int, ...]
-    flight: tuple[int, ...]
-    """Ascending."""
-    sent: tuple[int, ...]
-    """By sender."""
-    waiting: tuple[bool, ...]
-    """By sender: a send was refused; its application waits to be told that there is room."""
-    left: tuple[int, ...]
-    """By fault: how often it may still strike."""
-    more: Any
-    """What the protocol adds: a tuple."""
-    wrong: tuple[str, ...]
-    """What the last step did that it must not."""
+    flight: tuple[int, ...]  # ascending
+    sent: tuple[int, ...]  # by sender
+    waiting: tuple[bool, ...]  # by sender: it was refused, and waits until it is told of room
+    left: tuple[int, ...]  # by fault: how often it may still strike
+    more: Any  # what the protocol adds: a tuple
+    wrong: tuple[str, ...]  # what the last step did that it must not
 
 
 Move: TypeAlias = tuple[str, State]

@@ -1,49 +1,33 @@
-"""One order of total messages, explored: real streams, through any change of views.
+"""One order of total messages, explored: real streams, through any change of views. What may
+happen, and what must hold, says docs/howto/explore.md.
 
-Members are `ViewStreams`, with all that accepts, submits, relays, orders and reads, and the
-machines of a view change. Any set of live members may change its view at any time, proposed from
-any of the views that they are in, whose part leads: false suspicion, parts that meet. All of a
-change up to Install is one step: what may befall its frames views.py explores. Then each of the
-others installs at any later time, or never, or the next change takes it along before it has.
-
-A Submit, Data, Ack or Commit arrives at any later time, in any order, or never. What a flush asks
-for comes at once. Members crash at any step. Applications read at once.
-
-From every state: all who live change to one view, led by each of their parts in turn, and all that
-is said then arrives. In the end nothing is pending. What else must hold: O1 to O9 and O-L1, of
-`ringcast.rules`.
+All of a change up to Install is one step: what may befall its frames views.py explores. Then each
+of the others installs at any later time, or never, or the next change takes it along before it has.
+What a flush asks for comes at once, and applications read at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ringcast.core.view_change import Begin, Cut, Freeze, Frozen, Part, StateStanding, order
-from ringcast.events import Delivered, ViewInstalled
-from ringcast.explore.explorer import explore
+from ringcast.events import Delivered, Event, ViewInstalled
+from ringcast.explore.explorer import Report, explore
 from ringcast.explore.system import payload_of
-from ringcast.explore.total_streams import Step, Streams
+from ringcast.explore.total_streams import Said, Step, Streams
 from ringcast.explore.view_world import Person, World, judge, keys_of, naming_in_order
 from ringcast.explore.views import Proposals, Views
 from ringcast.explore.words import in_words
-from ringcast.model import Stream
-from ringcast.protocols.views.frames import Wishes
+from ringcast.model import Member, Stream
+from ringcast.protocols.views.frames import Wish, Wishes
 from ringcast.protocols.views.streams import ViewStreams
 from ringcast.rules.table import ORDER
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.order import order_of, shown_of
 from ringcast.trace.rows import Facts, Row
 from ringcast.wire.changes import Holding, Install
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from ringcast.events import Event
-    from ringcast.explore.explorer import Report
-    from ringcast.explore.total_streams import Said
-    from ringcast.model import Member
-    from ringcast.protocols.views.frames import Wish
 
 PENDING = "O-L3: a message is pending for ever"
 STUCK = "stuck: a change of all who live does not end in one view"

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ringcast.core.view_change import NOTHING_ORDERED
-from ringcast.explore.broken import Ablation, broken, nothing, without
+from ringcast.core.effects import Effects
+from ringcast.core.shared import Deadlines, GroupState
+from ringcast.core.view_change import NOTHING_ORDERED, Begin, Cut, OrderStanding
+from ringcast.events import ViewInstalled
+from ringcast.explore.broken import Ablation, broken, nothing, reading_ahead, without
 from ringcast.explore.total import Orders, TotalViews
 from ringcast.explore.view_steps import ORDERED, Script
-from ringcast.model import Stream
+from ringcast.model import Member, Stream, View
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.total.history import History
-from ringcast.protocols.total.order import TotalOrder
-from ringcast.protocols.total.pending import Pending
+from ringcast.protocols.total.order import Begun, TotalOrder
+from ringcast.protocols.total.pending import Pending, Submitted
 from ringcast.protocols.total.queues import Queues
+from ringcast.protocols.total.reading import Start
 from ringcast.protocols.views.proposer import Proposer
-from ringcast.protocols.views.reading import Reading
 from ringcast.protocols.views.streams import ViewStreams
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ringcast.core.effects import Effects
-    from ringcast.core.shared import Deadlines, GroupState
-    from ringcast.core.view_change import Begin, Cut, OrderStanding
-    from ringcast.events import ViewInstalled
-    from ringcast.explore.total_streams import Said
-    from ringcast.explore.view_world import World
-    from ringcast.model import Member, View
-    from ringcast.protocols.total.order import Begun
-    from ringcast.protocols.total.pending import Submitted
-    from ringcast.protocols.total.reading import Start
-    from ringcast.wire.batches import Head
-    from ringcast.wire.frames import Data, OrderMessage
+from ringcast.wire.batches import Head
+from ringcast.wire.frames import Data, OrderMessage
 
 
 def _streams(
-    order: type = TotalOrder,
-    history: type = History,
-    pending: type = Pending,
-    **parts: object,
+    order: type = TotalOrder, history: type = History, pending: type = Pending, **parts: object
 ) -> type:
     """With these parts instead of its own."""
 
@@ -124,19 +111,10 @@ def _mind_no_tag(self: TotalOrder, source: Member, said: OrderMessage, *rest: An
     TotalOrder.receive(self, source, replace(said, tag=self._tag), *rest)
 
 
-def _is_there(self: TotalViews, world: World, said: Said) -> bool:
-    """What was said in any view may come."""
-    return world.people[said.dest].is_there
-
-
 def _stay_open(self: TotalOrder, next_tag: int) -> None:
     is_open = self.is_open
     TotalOrder.freeze(self, next_tag)
     self.is_open = is_open
-
-
-def _stand_at_what_is_taken(self: TotalOrder, _: int) -> OrderStanding:
-    return self.history.standing
 
 
 def _name_by_lists(
@@ -161,12 +139,6 @@ def _begin_without_the_cut(self: ViewStreams, begin: Begin, now: int, out: Effec
 
 def _cut_without_order(self: Proposer) -> Cut:
     return replace(Proposer._make_cut(self), order=NOTHING_ORDERED)
-
-
-def _read_ahead(self: ViewStreams, *shared: Any) -> None:
-    """A view is shown before what was taken in the last one is read."""
-    ViewStreams.attach(self, *shared)
-    self.reading = broken(Reading, is_due=property(lambda self: bool(self.unread)))()
 
 
 def _see_in_one_view(self: TotalOrder, taken: Mapping[Member, int]) -> None:
@@ -214,12 +186,12 @@ OF_TOTAL = {
     "tag": _members(
         *("AC ABC", "B"),
         protocol=_streams(order=broken(TotalOrder, receive=_mind_no_tag)),
-        _may_come=_is_there,
+        _may_come=lambda self, world, said: world.people[said.dest].is_there,
     ),
     "frozen": _order("AB", "B", freeze=_stay_open),
     "commit": _members("BC", "B", protocol=_streams(_begin=_begin_without_the_cut)),
-    "order": _members("AB", "B", protocol=_streams(attach=_read_ahead)),
-    "held": _order("ABC", "B", "AB C", standing=_stand_at_what_is_taken),
+    "order": _members("AB", "B", protocol=_streams(attach=reading_ahead)),
+    "held": _order("ABC", "B", "AB C", standing=lambda self, _: self.history.standing),
     "lead": _members("C CAB", "C", proposer=broken(Proposer, _make_cut=_cut_without_order)),
     "base": _history("C CAB", "C", restore=_count_on),
     "departed": _history("AB ABC", "C", depart=_forget_the_departed),

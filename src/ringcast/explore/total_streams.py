@@ -6,28 +6,23 @@ states are. What members say is numbered, too. No timer is ever due.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from traceback import extract_tb
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ringcast.config import MulticastConfig
 from ringcast.core.effects import Effects
 from ringcast.core.view_change import Begin, CutReached, Frozen
+from ringcast.events import Event
 from ringcast.explore.abstraction import canonical, clone
 from ringcast.explore.words import in_words
-from ringcast.model import Stream
+from ringcast.model import Member, Stream, ViewId
+from ringcast.protocols.views.frames import Wish
+from ringcast.protocols.views.streams import ViewStreams
 from ringcast.wire.changes import Forwarded, InView, Want, tag_of
 from ringcast.wire.frames import Ack, Data, LogCommit, Submit
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-    from typing import TypeAlias
-
-    from ringcast.events import Event
-    from ringcast.model import Member, ViewId
-    from ringcast.protocols.views.frames import Wish
-    from ringcast.protocols.views.streams import ViewStreams
-
-    Act: TypeAlias = Callable[[ViewStreams, Effects], int | None]
+Act: TypeAlias = Callable[[ViewStreams, Effects], int | None]
 
 NOW = 1
 TAKE_MAX = 100
@@ -43,8 +38,7 @@ class Said(NamedTuple):
 
     source: Member
     dest: Member
-    view: ViewId
-    """In which it was said."""
+    view: ViewId  # in which it was said
     what: Any
 
 
@@ -84,8 +78,7 @@ class Streams:
 
     def send(self, number: int, payload: bytes) -> Step:
         return self._step(
-            *(number, payload),
-            lambda streams, out: streams.send([payload], Stream.TOTAL, NOW, out),
+            *(number, payload), lambda streams, out: streams.send([payload], Stream.TOTAL, NOW, out)
         )
 
     def receive(self, number: int, said: int) -> Step:

@@ -1,11 +1,5 @@
-"""Reliable unicast under every order of events: two real nodes, A and B.
-
-What must hold always: the nodes' own invariants; order, once, and content (S1, Y3); a sender
-purges only what that very receiver has delivered (S2, Y1); on the same connection it still has all
-that the receiver waits for (Y2); nobody asks for a new connection without need (Y4); what ends
-undelivered is reported (S8). And from every state the goal stays reachable: all is sent and
-delivered, or reported where the receiver is gone; nothing is unacknowledged, no sync request is
-outstanding, and no timer runs that would send something.
+"""Reliable unicast under every order of events: two real nodes, A and B. What may happen, and what
+must hold, says docs/howto/explore.md.
 
 What keeps it small:
     Idle connections time out only so often; only the dead are given up as silent.
@@ -17,31 +11,33 @@ What keeps it small:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ringcast.events import Delivered, GapSkipped, Undeliverable
 from ringcast.explore.abstraction import canonical, clone
-from ringcast.explore.automata import NAMES
+from ringcast.explore.automata import NAMES, Step
 from ringcast.explore.explorer import Violation
-from ringcast.explore.system import GONE, Fault, NodeSystem, replaced
-from ringcast.model import FIRST_CONN_ID, Conn, View, ViewId
+from ringcast.explore.system import GONE, Fault, Move, Moves, NodeSystem, Scenario, State, replaced
+from ringcast.model import FIRST_CONN_ID, Conn, Member, Run, View, ViewId
 from ringcast.node import Node
 from ringcast.protocols.connection import Timer as Idle
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.protocols.unicast_receiving import Timer
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
 from ringcast.protocols.unicast_sender import Timer as SenderTimer
-from ringcast.wire.frames import Close, Sync, SyncAck, SyncOk, UnicastAck, UnicastData, UnicastNack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from enum import Enum
-
-    from ringcast.explore.automata import Step
-    from ringcast.explore.system import Move, Moves, Scenario, State
-    from ringcast.model import Member, Run
-    from ringcast.wire.frames import Frame
+from ringcast.wire.frames import (
+    Close,
+    Frame,
+    Sync,
+    SyncAck,
+    SyncOk,
+    UnicastAck,
+    UnicastData,
+    UnicastNack,
+)
 
 LATE_EFFECT = "something that was late had an effect (S7)"
 A, B = 0, 1
@@ -56,12 +52,10 @@ class Channel(NamedTuple):
     sender: Member
     receiver: Member
     epoch: int
-    before: int
-    """How many messages the sender's application had sent before this stream began."""
+    before: int  # how many messages the sender's application had sent before this stream began
     sent: int = 0
     delivered: int = 0
-    reported: int = 0
-    """From this seqno on all are reported as undeliverable; 0: none is."""
+    reported: int = 0  # from this seqno on all are reported as undeliverable; 0: none is
 
     @property
     def kept(self) -> int:
@@ -72,12 +66,9 @@ class Channel(NamedTuple):
 class Streams(NamedTuple):
     """What is added to a state."""
 
-    channels: tuple[Channel, ...] = ()
-    """Sorted."""
-    asking: tuple[bool, ...] = (False, False)
-    """By receiving end: it has asked since its window was last in order."""
-    occasions: tuple[int, ...] = (0, 0)
-    """By receiving end: how often there was a reason to ask."""
+    channels: tuple[Channel, ...] = ()  # sorted
+    asking: tuple[bool, ...] = (False, False)  # by receiving end: since its window was in order
+    occasions: tuple[int, ...] = (0, 0)  # by receiving end: how often there was a reason to ask
 
     def find(self, sender: Member, receiver: Member, epoch: int) -> Channel | None:
         wanted = (sender, receiver, epoch)

@@ -1,56 +1,38 @@
-"""Whole nodes through one view change, and whatever can befall any one of its datagrams.
+"""Whole nodes through one view change, and whatever can befall any one of its datagrams: as
+docs/howto/explore.md tells it. What must hold: ringcast.rules.views and view_watch.py.
 
-A group is at rest, messages are under way, and something happens: somebody crashes, joins or
-leaves, or parts meet. All that follows is one schedule: each datagram takes a millisecond, timers
-fire when they are due. So the change is a list of datagrams. It is run again for each of them and
-for each fault: the datagram is lost, arrives twice, arrives long after the change; or its sender
-dies just before it leaves. What a member does between two datagrams nobody sees: so that is a crash
-at every step, and in the middle of sending, too.
-
-After every run the survivors must come to one view; nobody who lives may be left out of it on the
-way, nor be frozen for longer than VL3 allows. Then all must be accepted that they send, and reach
-everybody. With a state, all have the same in the end. What else must hold:
-ringcast.rules.views and view_watch.py.
-
-Nodes have no failure detector: a moment after somebody is gone the others are told, in each view
-that still has it.
+All is one schedule: each datagram takes a millisecond, timers fire when they are due. So the change
+is a list of datagrams, and is run again for each of them and each fault. Nodes have no failure
+detector: a moment after somebody is gone the others are told, in each view that still has it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from math import inf
+from random import Random
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringcast.config import GroupConfig, MulticastConfig
 from ringcast.core.effects import Suspected
-from ringcast.events import StateWanted, ViewInstalled, Writable
-from ringcast.explore.explorer import Report, Violation
+from ringcast.events import Event, StateWanted, ViewInstalled, Writable
+from ringcast.explore.explorer import OnProgress, Report, Violation
 from ringcast.explore.view_watch import ORDERED as ORDERED
 from ringcast.explore.view_watch import STREAMS, Applications, watch
 from ringcast.explore.words import in_words
-from ringcast.model import Address, Member
-from ringcast.node import build_node
-from ringcast.sim.plain import begin, plain_world
+from ringcast.model import Address, Member, Stream
+from ringcast.node import Node, build_node
+from ringcast.protocols.views.change import ViewChange
+from ringcast.sim.plain import PlainMember, begin, plain_world
+from ringcast.sim.world import Flight, Process
 from ringcast.wire.changes import InView, Propose
 from ringcast.wire.codec import Codec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from random import Random
-
-    from ringcast.events import Event
-    from ringcast.explore.explorer import OnProgress
-    from ringcast.model import Stream
-    from ringcast.node import Node
-    from ringcast.protocols.views.change import ViewChange
-    from ringcast.sim.plain import PlainMember
-    from ringcast.sim.world import Flight, Process
-    from ringcast.wire.frames import Frame
+from ringcast.wire.frames import Frame
 
 START_NS = 1_000_000_000
 DELAY_NS = 1_000_000
@@ -83,21 +65,15 @@ class Script:
     joins: str = ""
     leaves: str = ""
     crashes: str = ""
-    meets: bool = False
-    """The views find each other."""
-    unheard: str = ""
-    """Whom does not get what of the messages before the change: "CA" says, A nothing of C's."""
-    severed: str = ""
-    """These two do not hear each other during the change."""
-    idle: str = ""
-    """Whose application reads nothing until the change is over."""
-    messages: int = 1
-    """On each stream, by each member that is there from the start."""
+    meets: bool = False  # the views find each other
+    unheard: str = ""  # "CA": A gets nothing of C's messages before the change
+    severed: str = ""  # these two do not hear each other during the change
+    idle: str = ""  # whose application reads nothing until the change is over
+    messages: int = 1  # on each stream, by each member that is there from the start
     size: int = 10
     capacity: int = 16
     has_state: bool = False
-    retains: bool = False
-    """Receivers keep what they have delivered until everybody has."""
+    retains: bool = False  # receivers keep what they have delivered until everybody has
     streams: tuple[Stream, ...] = STREAMS
     faults: tuple[Fault, ...] = tuple(Fault)
 

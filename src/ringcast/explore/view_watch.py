@@ -4,12 +4,23 @@ it: that all in the group in the end have what was sent in their view, and one s
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from ringcast.events import Closed, Delivered, StateBegun, StateChunk, ViewInstalled
+from ringcast.events import (
+    Closed,
+    Delivered,
+    Event,
+    FragmentsDelivered,
+    StateBegun,
+    StateChunk,
+    ViewInstalled,
+)
 from ringcast.explore.view_world import RULES, judge
-from ringcast.model import Origin, Stream
+from ringcast.model import Member, Origin, Stream, ViewId
+from ringcast.node import Node
 from ringcast.rules.evidence import Run
+from ringcast.rules.history import History
 from ringcast.rules.table import ORDER
 from ringcast.sim.plain import PlainMember
 from ringcast.trace import rows as trace
@@ -17,14 +28,6 @@ from ringcast.trace.observe.messages import origin_of, range_of
 from ringcast.trace.observe.observer import TraceObserver
 from ringcast.trace.observe.order import order_of
 from ringcast.trace.rows import Facts, Row, member_key, naming, naming_id
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ringcast.events import Event, FragmentsDelivered
-    from ringcast.model import Member, ViewId
-    from ringcast.node import Node
-    from ringcast.rules.history import History
 
 STREAMS = (Stream.FIFO, Stream.UNIFORM)
 ORDERED = (Stream.FIFO, Stream.TOTAL)

@@ -3,26 +3,32 @@ what happened in it, as rows for the rules of views."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from ringcast.protocols.views.follower import Phase
+from ringcast.core.view_change import Cut, Part
+from ringcast.model import Member, Origin, ViewId
+from ringcast.protocols.views.follower import Follower, Phase
+from ringcast.protocols.views.frames import ChangeFrame, Propose
+from ringcast.protocols.views.proposer import Proposer
+from ringcast.rules.findings import Rule
 from ringcast.rules.table import VIEWS, verdicts
 from ringcast.rules.views import uniform_in_all
-from ringcast.trace.rows import DELIVER, FREEZE, SEND, SHOWN, STOP, VIEW, Row, member_key, naming
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterable, Iterator
-
-    from ringcast.core.view_change import Cut, Part
-    from ringcast.model import Member, Origin, ViewId
-    from ringcast.protocols.views.follower import Follower
-    from ringcast.protocols.views.frames import ChangeFrame, Propose
-    from ringcast.protocols.views.proposer import Proposer
-    from ringcast.rules.findings import Rule
-    from ringcast.trace.rows import Facts
+from ringcast.trace.rows import (
+    DELIVER,
+    FREEZE,
+    SEND,
+    SHOWN,
+    STOP,
+    VIEW,
+    Facts,
+    Row,
+    member_key,
+    naming,
+)
 
 T = TypeVar("T")
 
@@ -85,12 +91,9 @@ class Person:
     held: int
     lived: tuple[Lived, ...]
     is_up: bool = True
-    key: int = 0
-    """The same for members that behave alike; 0: not known."""
-    streams: int = 0
-    """Where they are real: which they are, by number."""
-    rows: tuple[Row, ...] = ()
-    """Then: what it has done."""
+    key: int = 0  # the same for members that behave alike; 0: not known
+    streams: int = 0  # where they are real: which they are, by number
+    rows: tuple[Row, ...] = ()  # then: what it has done
 
     def copy(self) -> Person:
         """With machines of its own."""
@@ -130,24 +133,17 @@ Said: TypeAlias = "tuple[Member, Member, ChangeFrame]"
 @dataclass
 class World:
     people: dict[Member, Person]
-    sent: tuple[ViewId, ...] = ()
-    """The view in which each message was sent."""
-    acks: tuple[frozenset[Member], ...] = ()
-    """Who has acknowledged each message, where Commits depend on it."""
+    sent: tuple[ViewId, ...] = ()  # the view in which each message was sent
+    acks: tuple[frozenset[Member], ...] = ()  # who acknowledged each, where Commits depend on it
     commits: int = 0
-    frames: dict[str, Said] = field(default_factory=dict)
-    """From proposers: what was ever sent."""
+    frames: dict[str, Said] = field(default_factory=dict)  # from proposers: what was ever sent
     proposals: tuple[Propose, ...] = ()
     cuts: dict[ViewId, Cut] = field(default_factory=dict)
-    proposed: int = 0
-    """The same where the same was proposed, in the same order."""
-    marks: int = 0
-    """The same where the same is in the cuts."""
+    proposed: int = 0  # the same where the same was proposed, in the same order
+    marks: int = 0  # the same where the same is in the cuts
     crashes: int = 0
-    flight: tuple[int, ...] = ()
-    """Where streams are real: what may still arrive, by number."""
-    wrong: tuple[str, ...] = ()
-    """Then: what the last step did that it must not."""
+    flight: tuple[int, ...] = ()  # where streams are real: what may still arrive, by number
+    wrong: tuple[str, ...] = ()  # then: what the last step did that it must not
 
     def copy(self, member: Member, *, is_changing: bool = False) -> World:
         """To do something to this member; `is_changing`: to its machines."""

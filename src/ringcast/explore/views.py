@@ -1,40 +1,29 @@
-"""View changes, explored: the machines of `protocols/views`, with streams as simple as can be.
+"""View changes, explored: the machines of `protocols/views`, with streams as simple as can be. What
+may happen, and what must hold, says docs/howto/explore.md.
 
-Any live member may propose any set with itself in it at any time: false suspicion, several
-proposers, proposers that know too little. A frame that a proposer has sent may arrive at any later
-time, never, or again. An answer reaches the proposer at once: if it comes late or is lost, that is
-as if what it answers had come late. Members crash at any step. There is one stream: a log of the
-views in which its messages were sent; what somebody holds of it is a number. Getting what a flush
-lacks is one step, and needs a live member that has it.
-
-From every state the group must be able to go on: somebody is answered by all who live, and its
-proposal of all of them ends in one view. What else must hold: VS1 to VS7, of `ringcast.rules`.
+An answer reaches its proposer at once: if it comes late or is lost, that is as if what it answers
+had come late. There is one stream: a log of the views in which its messages were sent; what
+somebody holds of it is a number. Getting what a flush lacks is one step.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringcast.core.view_change import OWN, Begin, Cut, Freeze, Snapshot, order
 from ringcast.explore.automata import NAMES
-from ringcast.explore.explorer import explore
-from ringcast.explore.view_world import NOT_IN, Lived, Person, World, judge
+from ringcast.explore.explorer import Report, explore
+from ringcast.explore.view_world import NOT_IN, Lived, Person, Said, World, judge
 from ringcast.model import Address, Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views.election import may_answer
 from ringcast.protocols.views.follower import Follower, Phase
-from ringcast.protocols.views.frames import Propose, Wishes, receive
+from ringcast.protocols.views.frames import ChangeFrame, Propose, Wish, Wishes, receive
 from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.trace.rows import Facts
 from ringcast.wire.changes import Finish, Install
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from ringcast.explore.explorer import Report
-    from ringcast.explore.view_world import Said
-    from ringcast.protocols.views.frames import ChangeFrame, Wish
 
 STUCK = "stuck: a proposal of all who live does not end in one view"
 ROUNDS = 8
@@ -47,19 +36,15 @@ class Proposals:
     """Members that propose whatever they like."""
 
     name: str
-    views: tuple[str, ...]
-    """Members by name, in the views in which they begin."""
+    views: tuple[str, ...]  # members by name, in the views in which they begin
     sender: str = "A"
     stream: Stream = Stream.FIFO
     messages: int = 1
-    is_retained: bool = True
-    """Receivers keep what they have delivered of a sender that departs."""
+    is_retained: bool = True  # receivers keep what they have delivered of a sender that departs
     proposals: int = 2
     crashes: int = 1
-    targets: tuple[str, ...] = ()
-    """What may be proposed, each by the first that is named; nothing: any set, by anybody."""
-    leaver: str = ""
-    """Who wants to leave: proposals with it and others are without it in their view."""
+    targets: tuple[str, ...] = ()  # each by the first that is named; none: any set, by anybody
+    leaver: str = ""  # wants to leave: proposals with it and others are without it in their view
 
     @property
     def description(self) -> str:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from enum import Enum
 
 from ringcast.events import Delivered, GapSkipped, Undeliverable
 from ringcast.wire import changes
 from ringcast.wire import frames as wire
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-    from enum import Enum
-
 
 IN_WORDS: dict[type, str] = {
     wire.Data: "Data {0.first}..{0.last}",

@@ -6,10 +6,7 @@ from the code that it judges.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ringcast.trace.rows import Facts
+from ringcast.trace.rows import Facts
 
 SECOND_NS = 1_000_000_000
 PATIENCE_NS = SECOND_NS // 2

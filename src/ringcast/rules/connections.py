@@ -7,27 +7,27 @@ the highest sent HS), "R" at the receiver (hd is what its application was handed
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH
 from ringcast.rules.bounds import STRANGER_NS
+from ringcast.rules.findings import Instants
 from ringcast.rules.replay import (
     CLOSING,
     NONE,
     OPEN,
     ROUNDING_NS,
+    ConnKey,
     Entries,
+    Entry,
+    Pair,
     arrived,
     is_gone,
     left,
     of_pairs,
 )
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from ringcast.rules.findings import Instants
-    from ringcast.rules.replay import ConnKey, Entry, Pair
-    from ringcast.trace.rows import Row
+from ringcast.trace.rows import Row
 
 LEGAL = {"NONE>OPEN", "OPEN>OPEN", "OPEN>CLOSING", "OPEN>NONE"}
 LEGAL |= {f"CLOSING>{state}" for state in (OPEN, CLOSING, NONE)}

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
-from ringcast.rules.evidence import NOWHERE, Ranges, progress
-from ringcast.rules.findings import Need, rule, stepwise
+from ringcast.rules.evidence import NOWHERE, Ranges, Run, progress
+from ringcast.rules.findings import Findings, Need, Steps, rule, stepwise
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings, Steps
-    from ringcast.trace.rows import Facts, MemberKey, PairKey, Row
+from ringcast.trace.rows import Facts, MemberKey, PairKey, Row
 
 
 @rule("G1", "only what was sent is delivered, unchanged")

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ringcast.rules.history import Condensed, History
 from ringcast.rules.instants import EVENTS, instants
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from ringcast.trace.rows import Facts, MemberKey, Row
+from ringcast.trace.rows import Facts, MemberKey, Row
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -204,12 +201,9 @@ class Phases:
 class Frozen(NamedTuple):
     """From when to when one member was frozen."""
 
-    promised: tuple[Row, ...]
-    """The proposals that held it, at least one."""
-    end: Row | None
-    """With which it ended; None: it has not."""
-    before: Row | None
-    """The view that it was in."""
+    promised: tuple[Row, ...]  # the proposals that held it, at least one
+    end: Row | None  # with which it ended; None: it has not
+    before: Row | None  # the view that it was in
 
     @property
     def first(self) -> Row:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+from ringcast.rules.evidence import Run
+from ringcast.trace.rows import Facts, Row
 
-    from ringcast.rules.evidence import Run
+if TYPE_CHECKING:
     from ringcast.rules.replay import Pair
-    from ringcast.trace.rows import Facts, Row
 
 WITNESS_ROWS_MAX = 20
 VIOLATIONS_KEPT_MAX = 100

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
-from ringcast.rules.evidence import NOWHERE, Progress
-from ringcast.rules.findings import rule, stepwise
+from ringcast.rules.evidence import NOWHERE, Progress, Run
+from ringcast.rules.findings import Findings, Steps, rule, stepwise
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings, Steps
-    from ringcast.trace.rows import Facts, MemberKey, OriginKey, PairKey, Row
-
+from ringcast.trace.rows import Facts, MemberKey, OriginKey, PairKey, Row
 
 NO_RUN_ORDER = "whether members had delivered when senders purged: no run order"
 

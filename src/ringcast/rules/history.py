@@ -11,36 +11,18 @@ rows that were condensed elsewhere.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from ringcast.trace.rows import (
-    ACCEPT,
-    CRASH,
-    DELIVER,
-    FREEZE,
-    OPEN,
-    ORDER,
-    SEND,
-    SHOWN,
-    STATE_LOST,
-    STATE_RECEIVED,
-    STATE_WAIT,
-    STOP,
-    VIEW,
-    split_key,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from ringcast.trace.rows import MemberKey, OriginKey, Row, ViewKey
+from ringcast.trace import rows as trace
+from ringcast.trace.rows import MemberKey, OriginKey, Row, ViewKey, split_key
 
 K = TypeVar("K")
 
 MARKS = (
-    *(FREEZE, VIEW, SHOWN, OPEN, CRASH, STOP),
-    *(STATE_WAIT, STATE_RECEIVED, STATE_LOST),
+    *(trace.FREEZE, trace.VIEW, trace.SHOWN, trace.OPEN, trace.CRASH, trace.STOP),
+    *(trace.STATE_WAIT, trace.STATE_RECEIVED, trace.STATE_LOST),
 )
 """What runs are not condensed across."""
 
@@ -50,7 +32,7 @@ between them."""
 PLACED = "placed"
 """Of the same rows: the positions that it takes in one view, whoever's messages stand there."""
 
-RUNS = (SEND, DELIVER, ACCEPT, TAKEN, PLACED)
+RUNS = (trace.SEND, trace.DELIVER, trace.ACCEPT, TAKEN, PLACED)
 """What is condensed."""
 
 
@@ -70,7 +52,7 @@ def order_parts(row: Row) -> tuple[Row, Row]:
 class Condensed:
     """The rows of members that tell of views and of messages to the group."""
 
-    EVENTS = (*MARKS, SEND, DELIVER)
+    EVENTS = (*MARKS, trace.SEND, trace.DELIVER)
 
     __slots__ = ("_last", "rows")
 
@@ -80,7 +62,7 @@ class Condensed:
         """Where the runs stand that may go on."""
 
     def feed(self, row: Row) -> None:
-        for each in order_parts(row) if row.event == ORDER else (row,):
+        for each in order_parts(row) if row.event == trace.ORDER else (row,):
             self._feed(each)
 
     def _feed(self, row: Row) -> None:
@@ -185,16 +167,16 @@ class Life:
         sent: dict[int, int] = {}
         change: Row | None = None
         for row in rows:
-            self.is_whole = row.run_idx >= 0 or row.event == STOP
-            if row.event == VIEW:
-                is_frozen = change is not None and change.event == FREEZE
+            self.is_whole = row.run_idx >= 0 or row.event == trace.STOP
+            if row.event == trace.VIEW:
+                is_frozen = change is not None and change.event == trace.FREEZE
                 self.finished += is_frozen and change is not None and change.view > row.view
                 change = row
                 self.stays[row.view_key] = Stay(row, dict(sent))
-            elif row.event == FREEZE:
+            elif row.event == trace.FREEZE:
                 change = row
                 self.freezes.append(row)
-            elif row.event == SEND:
+            elif row.event == trace.SEND:
                 self._send(row, change)
                 sent[row.stream] = max(sent.get(row.stream, 0), row.seqno2)
             else:
@@ -213,23 +195,23 @@ class Life:
 
     def _send(self, row: Row, change: Row | None) -> None:
         stay = self.stays.get(row.view_key)
-        if change is None or change.event == FREEZE or change.view_key != row.view_key:
+        if change is None or change.event == trace.FREEZE or change.view_key != row.view_key:
             self.astray.append((row, change))
         if stay is not None:
             _extend(stay.sent, row.stream, row)
 
     def _place(self, row: Row, change: Row | None) -> None:
         stay = self.stays.get(row.view_key)
-        if row.event == DELIVER:
+        if row.event == trace.DELIVER:
             if stay is None:
                 self.unplaced.append(row)
                 return
             span = _extend(stay.delivered, row.origin, row)
             if next(reversed(self.stays)) == row.view_key and not self._leaves(row):
                 span.by_commit = row
-        elif stay is not None and row.event == SHOWN:
+        elif stay is not None and row.event == trace.SHOWN:
             stay.shown = row
-        elif row.event == OPEN:
+        elif row.event == trace.OPEN:
             self._open(row, stay)
 
     def _open(self, row: Row, stay: Stay | None) -> None:
@@ -248,10 +230,9 @@ class Life:
 
 def _leaves_at(rows: Sequence[Row]) -> int | None:
     """Where a member promised the view that it left with; None: it did not leave so."""
-    changes = [row for row in rows if row.event in (VIEW, FREEZE)]
-    if not changes or changes[-1].event == VIEW or all(row.event != STOP for row in rows):
-        return None
-    return changes[-1].idx
+    changes = [row for row in rows if row.event in (trace.VIEW, trace.FREEZE)]
+    is_frozen = bool(changes) and changes[-1].event == trace.FREEZE
+    return changes[-1].idx if is_frozen and any(row.event == trace.STOP for row in rows) else None
 
 
 def _extend(spans: dict[K, Span], key: K, row: Row) -> Span:

@@ -9,15 +9,12 @@ application's.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import ClassVar, TypeAlias
 
 from ringcast.model import SYSTEM_EPOCH
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from ringcast.trace.rows import MemberKey, Row
+from ringcast.trace.rows import MemberKey, Row
 
 ABOUT_NOBODY = (trace.CRASH, trace.REJECT, trace.STOP, trace.VIEW)
 """What befalls a member, whoever its peers are."""

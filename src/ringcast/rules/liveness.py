@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
-from ringcast.rules.evidence import NOWHERE, by, progress
-from ringcast.rules.findings import WITNESS_ROWS_MAX, Need, rule, stepwise
+from ringcast.rules.evidence import NOWHERE, Progress, Run, by, progress
+from ringcast.rules.findings import WITNESS_ROWS_MAX, Findings, Need, Steps, rule, stepwise
 from ringcast.rules.flow import judge_drops
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-
-    from ringcast.rules.evidence import Progress, Run
-    from ringcast.rules.findings import Findings, Steps
-    from ringcast.trace.rows import Facts, OriginKey, PairKey, Row
+from ringcast.trace.rows import Facts, OriginKey, PairKey, Row
 
 REPORTS = ("stability_report", "stability_query", "stable", "peer_repair_request", "peer_repair")
 """What members that report say to each other, until all know what everybody has."""

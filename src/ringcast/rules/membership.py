@@ -6,19 +6,14 @@ That views come in order and are the same everywhere is VS1.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from ringcast.rules import bounds
-from ringcast.rules.findings import Need, rule
+from ringcast.rules.evidence import Run
+from ringcast.rules.findings import Findings, Need, rule
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings
-    from ringcast.trace.rows import MemberKey, Row
+from ringcast.trace.rows import MemberKey, Row
 
 LEAVE = "leave"
 """The application asks its member to leave; `stop` follows when it is out."""
@@ -222,9 +217,7 @@ def changes_end(run: Run, found: Findings) -> None:
 
 
 @rule(
-    "V-L6",
-    "who joins and who comes back blocks senders for a tenth of the time at most",
-    Need.CALM,
+    "V-L6", "who joins and who comes back blocks senders for a tenth of the time at most", Need.CALM
 )
 def rarely_at_will(run: Run, found: Findings) -> None:
     """Changes that only bring somebody in block senders for a tenth of any ten seconds: nine

@@ -11,33 +11,27 @@ rules judge ranges, and rows that were condensed elsewhere.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ringcast.rules.evidence import Ranges
+from ringcast.rules.evidence import Ranges, Run
 from ringcast.rules.history import PLACED, TAKEN, Condensed
-from ringcast.trace.rows import (
-    ACCEPT,
-    FREEZE,
-    ORDER,
-    SHOWN,
-    STATE_LOST,
-    STATE_RECEIVED,
-    STATE_WAIT,
-    STOP,
-    VIEW,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ringcast.rules.evidence import Run
-    from ringcast.trace.rows import MemberKey, Row, ViewKey
+from ringcast.trace import rows as trace
+from ringcast.trace.rows import MemberKey, Row, ViewKey
 
 EVENTS = (
-    *(FREEZE, VIEW, SHOWN, STOP, STATE_WAIT, STATE_RECEIVED, STATE_LOST),
-    *(ACCEPT, ORDER, TAKEN, PLACED),
+    *(
+        trace.FREEZE,
+        trace.VIEW,
+        trace.SHOWN,
+        trace.STOP,
+        trace.STATE_WAIT,
+        trace.STATE_RECEIVED,
+        trace.STATE_LOST,
+    ),
+    *(trace.ACCEPT, trace.ORDER, TAKEN, PLACED),
 )
 """What tells of it."""
 
@@ -47,16 +41,11 @@ class Stay(NamedTuple):
 
     shown: Row
     view: Row
-    taken: list[Row]
-    """By origin, its numbers."""
-    placed: list[Row]
-    """Its positions."""
-    left: Row | None
-    """With which it installs a later view."""
-    next: Row | None
-    """The view that its application is told of then."""
-    then: Row | None
-    """That one's installation."""
+    taken: list[Row]  # by origin, its numbers
+    placed: list[Row]  # its positions
+    left: Row | None  # with which it installs a later view
+    next: Row | None  # the view that its application is told of then
+    then: Row | None  # that one's installation
 
     @property
     def key(self) -> ViewKey:
@@ -100,7 +89,7 @@ class Order:
             life = _Life(rows)
             self.stays[key] = list(life.stays())
             self.astray += life.astray
-            self.accepted[key] = [row for row in rows if row.event == ACCEPT]
+            self.accepted[key] = [row for row in rows if row.event == trace.ACCEPT]
         for stays in self.stays.values():
             for at, stay in enumerate(stays):
                 view = stay.key
@@ -165,7 +154,7 @@ class _Life:
 
     def __init__(self, rows: list[Row]) -> None:
         self.told: dict[ViewKey, _Told] = {}
-        self.views = {row.view_key: row for row in rows if row.event == VIEW}
+        self.views = {row.view_key: row for row in rows if row.event == trace.VIEW}
         self.skipped: list[tuple[ViewKey, ViewKey]] = []
         """It takes nothing of these and of those after them, up to the second, which it has."""
         self.astray: list[Row] = []
@@ -174,15 +163,15 @@ class _Life:
         installed = current = (0, "")
         has_waited = False
         for row in rows:
-            if row.event == VIEW:
+            if row.event == trace.VIEW:
                 installed = row.view_key
-            elif row.event == STATE_WAIT:
+            elif row.event == trace.STATE_WAIT:
                 waits, has_waited = installed, True
-            elif row.event in (STATE_RECEIVED, STATE_LOST):
-                if waits is not None and row.event == STATE_RECEIVED:
+            elif row.event in (trace.STATE_RECEIVED, trace.STATE_LOST):
+                if waits is not None and row.event == trace.STATE_RECEIVED:
                     self.skipped.append((waits, row.view_key))
                 waits = None
-            elif row.event == SHOWN and row.low >= 0 and row.view_key in self.views:
+            elif row.event == trace.SHOWN and row.low >= 0 and row.view_key in self.views:
                 current = row.view_key
                 self.told.setdefault(current, _Told(row, [], []))
             elif row.event in (TAKEN, PLACED):

@@ -10,19 +10,14 @@ input.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from ringcast.rules.findings import Rule, begin, end
+from ringcast.rules.evidence import Run
+from ringcast.rules.findings import Findings, Instants, Rule, begin, end
 from ringcast.rules.instants import Late
-from ringcast.trace.rows import CONN, RX, TX, UNICAST_WIN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings, Instants
-    from ringcast.trace.rows import Facts, Row
+from ringcast.trace.rows import CONN, RX, TX, UNICAST_WIN, Facts, Row
 
 Stream: TypeAlias = tuple[str, int, str, int, int]
 """A unicast stream: (sender, its incarnation, receiver, its incarnation, epoch)."""

@@ -8,21 +8,16 @@ its parts: so what a member must have can be computed from rows alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 from zlib import crc32
 
 from ringcast.rules import bounds
-from ringcast.rules.evidence import by
-from ringcast.rules.findings import Need, rule, stepwise
+from ringcast.rules.evidence import Run, by
+from ringcast.rules.findings import Findings, Need, Steps, rule, stepwise
 from ringcast.rules.views import together
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings, Steps
-    from ringcast.trace.rows import Facts, MemberKey, OriginKey, Row
+from ringcast.trace.rows import Facts, MemberKey, OriginKey, Row
 
 PRIME = (1 << 61) - 1
 BASE = 0x9E3779B97F4A7C15 % PRIME
@@ -33,10 +28,8 @@ NO_RUN_ORDER = "who had which state when: no run order"
 class Content(NamedTuple):
     """What a state has of one origin."""
 
-    messages: int = 0
-    """Whole ones."""
-    last: int = 0
-    """The highest seqno that was handed on, fragments included."""
+    messages: int = 0  # whole ones
+    last: int = 0  # the highest seqno that was handed on, fragments included
     hash: int = 0
 
     def then(self, count: int, last: int, hash: int) -> Content:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from ringcast.model import FIRST_CONN_ID
 from ringcast.rules.bounds import SYNC_TICKS_MAX
-from ringcast.rules.evidence import NOWHERE, Ranges, progress
-from ringcast.rules.findings import Need, rule
+from ringcast.rules.evidence import NOWHERE, Ranges, Run, progress
+from ringcast.rules.findings import Findings, Instants, Need, rule
 from ringcast.rules.liveness import NO_COMMON_CLOCK
 from ringcast.rules.replay import (
     Entries,
+    Pair,
+    Stream,
     arrived,
     delivered_stream,
     is_gone,
@@ -23,12 +24,7 @@ from ringcast.rules.replay import (
 )
 from ringcast.rules.unicast_liveness import Journal, sync_bound_ns
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings, Instants
-    from ringcast.rules.replay import Pair, Stream
-    from ringcast.trace.rows import Row
+from ringcast.trace.rows import Row
 
 NO_RUN_ORDER = "whether it was so at each moment: no run order"
 

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from types import ModuleType
 
 from ringcast.rules import (
     connections,
@@ -21,14 +22,8 @@ from ringcast.rules import (
     views,
 )
 from ringcast.rules.evidence import Run
-from ringcast.rules.findings import Rule, verdict_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import ModuleType
-
-    from ringcast.rules.findings import Verdict
-    from ringcast.trace.rows import Facts, Row, Trace
+from ringcast.rules.findings import Rule, Verdict, verdict_of
+from ringcast.trace.rows import Facts, Row, Trace
 
 
 def _stated_in(*modules: ModuleType) -> dict[str, Rule]:

@@ -7,22 +7,14 @@ written: the rest from condensed ones.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from ringcast.rules import bounds
-from ringcast.rules.evidence import Ranges, by
-from ringcast.rules.findings import Need, rule
-from ringcast.rules.order import Log, order_of
-from ringcast.trace.rows import ACCEPT, FREEZE, ORDER, SHOWN, STOP, VIEW
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings
-    from ringcast.rules.order import Order, Stay
-    from ringcast.trace.rows import MemberKey, Row, ViewKey
+from ringcast.rules.evidence import Ranges, Run, by
+from ringcast.rules.findings import Findings, Need, rule
+from ringcast.rules.order import Log, Order, Stay, order_of
+from ringcast.trace.rows import ACCEPT, FREEZE, ORDER, SHOWN, STOP, VIEW, MemberKey, Row, ViewKey
 
 
 def _named(row: Row) -> tuple[str, int, bool]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from ringcast.model import FIRST_CONN_ID
-from ringcast.rules.evidence import NOWHERE, progress
-from ringcast.rules.findings import rule
+from ringcast.rules.evidence import NOWHERE, Run, progress
+from ringcast.rules.findings import Findings, Instants, rule
 from ringcast.rules.replay import (
     ROUNDING_NS,
     Entries,
+    Pair,
     acked_and_sent,
     arrived,
     delivered_stream,
@@ -24,21 +24,8 @@ from ringcast.rules.replay import (
     of_pairs,
     sent_stream,
 )
-from ringcast.trace.rows import (
-    CONN,
-    TAIL,
-    TICK,
-    TX,
-    UNICAST_DELIVER,
-    UNICAST_SEND,
-    XMIT_MISMATCH,
-)
-
-if TYPE_CHECKING:
-    from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings, Instants
-    from ringcast.rules.replay import Pair
-    from ringcast.trace.rows import Row
+from ringcast.trace import rows as trace
+from ringcast.trace.rows import Row
 
 PROOF_DATAGRAMS = 3
 """So many datagrams behind a gap prove a loss; with fewer it may still be reordering."""
@@ -50,8 +37,8 @@ def in_turn(run: Run, found: Findings) -> None:
 
     Closing, dropping a window and syncing do not begin a stream anew; a new epoch does.
     """
-    sent_by = progress(run.rows(UNICAST_SEND), sent_stream)
-    for stream, rows in run.by(delivered_stream, UNICAST_DELIVER).items():
+    sent_by = progress(run.rows(trace.UNICAST_SEND), sent_stream)
+    for stream, rows in run.by(delivered_stream, trace.UNICAST_DELIVER).items():
         found.premises += len(rows)
         for earlier, row in pairwise([None, *rows]):
             due = 1 if earlier is None else earlier.seqno2 + 1
@@ -76,16 +63,16 @@ def acknowledged(pair: Pair) -> Instants:
     taken: defaultdict[int, int] = defaultdict(int)  # up to where, by epoch
     while rows := (yield):
         for row in rows:
-            if row.event == UNICAST_DELIVER:
+            if row.event == trace.UNICAST_DELIVER:
                 taken[row.epoch] = max(taken[row.epoch], row.seqno2)
-            elif row.event == TX and row.kind == "uack":
+            elif row.event == trace.TX and row.kind == "uack":
                 pair.found.premises += 1
                 if row.hd > taken[row.epoch]:
                     text = f"{row.member} acks {row.peer} through {row.hd}"
                     pair.found.violate(f"{text}, taken were {taken[row.epoch]}", row)
             elif row.event in Entries.EVENTS and row.kind == "S":
                 _judge_window(pair, row, arrived(rows, "uack"))
-            elif row.event == CONN:  # a window may begin after what was delivered before
+            elif row.event == trace.CONN:  # a window may begin after what was delivered before
                 taken[row.epoch] = max(taken[row.epoch], row.hd)
             pair.entries.update(row)
 
@@ -131,14 +118,14 @@ def highest_again(pair: Pair) -> Instants:
         now_heard = {row.epoch for row in arrived(rows, "uack", "unack", "sync", "sync_ack")}
         sent = left(rows, "udata")
         for row in rows:
-            if row.event == TAIL:
+            if row.event == trace.TAIL:
                 is_opening = row.hr > 1 and row.epoch not in heard
                 _judge_tail(pair, row, sent, now_heard, [1, row.hr] if is_opening else [row.hr])
                 tails = _judge_pause(pair, row, tails)
         heard |= now_heard
         is_removed = any(is_gone(row) and row.kind == "S" for row in rows)
         for row in rows:
-            if row.event == TICK:
+            if row.event == trace.TICK:
                 earlier, tick = tick, row
                 if not is_removed:  # given up before the tick came to it
                     _judge_tick(pair, earlier, row, [row for row in sent if row.again])
@@ -199,7 +186,7 @@ def selective(pair: Pair) -> Instants:
             announced[row.epoch] = max(announced.get(row.epoch, 0), through)
         pair.entries.update_all(rows)
         for row in rows:
-            if row.event == XMIT_MISMATCH:
+            if row.event == trace.XMIT_MISMATCH:
                 text = f"{row.member} sends {row.peer} {row.run} again with other bytes"
                 pair.found.violate(text, row)
         for row in left(rows, "unack", "udata"):

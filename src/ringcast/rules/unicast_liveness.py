@@ -6,17 +6,19 @@ began before counts from there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from ringcast.model import SYSTEM_EPOCH
 from ringcast.rules.connections import Uses
-from ringcast.rules.evidence import NOWHERE, progress
-from ringcast.rules.findings import Need, rule
+from ringcast.rules.evidence import NOWHERE, Progress, Run, progress
+from ringcast.rules.findings import Findings, Instants, Need, rule
 from ringcast.rules.liveness import NO_COMMON_CLOCK, late, quiet_since
 from ringcast.rules.replay import (
     ROUNDING_NS,
     Entries,
+    Pair,
+    Stream,
     acked_and_sent,
     arrived,
     delivered_stream,
@@ -26,14 +28,7 @@ from ringcast.rules.replay import (
     side_stream,
 )
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ringcast.rules.evidence import Progress, Run
-    from ringcast.rules.findings import Findings, Instants
-    from ringcast.rules.replay import Pair, Stream
-    from ringcast.trace.rows import Facts, Row
+from ringcast.trace.rows import Facts, Row
 
 
 def delivery_bound_ns(facts: Facts, missing: int, *, with_sync: bool) -> int:

@@ -5,23 +5,17 @@ U3: when uniform messages are committed; that all who go on deliver the same of 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import combinations, pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from ringcast.model import Stream
 from ringcast.rules.delivery import delivers
-from ringcast.rules.evidence import NOWHERE, Progress, by
-from ringcast.rules.findings import Need, rule
-from ringcast.trace.rows import DELIVER, FREEZE, OPEN, SEND, STOP, TX, VIEW, WIN, split_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from ringcast.rules.evidence import Run
-    from ringcast.rules.findings import Findings
-    from ringcast.rules.history import History, Life, Stay, Step
-    from ringcast.trace.rows import OriginKey, PairKey, Row
+from ringcast.rules.evidence import NOWHERE, Progress, Run, by
+from ringcast.rules.findings import Findings, Need, rule
+from ringcast.rules.history import History, Life, Stay, Step
+from ringcast.trace import rows as trace
+from ringcast.trace.rows import OriginKey, PairKey, Row, split_key
 
 NO_RUN_ORDER = "who received what when a commit left: no run order"
 
@@ -32,17 +26,17 @@ def view_order(run: Run, found: Findings) -> None:
     back. One id is one list of members; those who come together are the same to all of them, and so
     is where they end the view before.
     """
-    found.premises = len(run.rows(VIEW))
-    for event, does, least in ((VIEW, "installs", 1), (FREEZE, "promises", 0)):
+    found.premises = len(run.rows(trace.VIEW))
+    for event, does, least in ((trace.VIEW, "installs", 1), (trace.FREEZE, "promises", 0)):
         for rows in run.by_member(event).values():
             for earlier, row in pairwise(rows):
                 if row.view < earlier.view + least:
                     text = f"{row.member} {does} view {row.view} after view {earlier.view}"
                     found.violate(text, earlier, row)
-    for row in run.rows(VIEW):
+    for row in run.rows(trace.VIEW):
         if row.member not in row.members:
             found.violate(f"{row.member} installs view {row.view} without itself", row)
-    for (counter, creator), told in run.by(attrgetter("view_key"), VIEW).items():
+    for (counter, creator), told in run.by(attrgetter("view_key"), trace.VIEW).items():
         first = {row.key: row for row in reversed(told)}
         rows = sorted(first.values(), key=attrgetter("node", "inc", "idx"))
         name = f"view {counter} of {creator}"
@@ -244,7 +238,7 @@ def silent_while_frozen(run: Run, found: Findings) -> None:
     for life in run.history.lives.values():
         found.premises += len(life.freezes) if life.stays else 0
         for row, change in life.astray:
-            what = "is frozen for" if change and change.event != VIEW else "is in"
+            what = "is frozen for" if change and change.event != trace.VIEW else "is in"
             view = "no view" if change is None else f"view {change.view}"
             text = f"{row.member} {what} {view} and sends {row.run} in view {row.view}"
             found.violate(text, change, row)
@@ -262,21 +256,21 @@ def received_by_all(run: Run, found: Findings) -> None:
     received: defaultdict[PairKey, Progress] = defaultdict(Progress)
     commits: dict[tuple[str, OriginKey, int, str], Row] = {}
     """The first time that this was said, or done: commits are repeated."""
-    for row in run.rows(TX, DELIVER, SEND, WIN, OPEN):
+    for row in run.rows(trace.TX, trace.DELIVER, trace.SEND, trace.WIN, trace.OPEN):
         if row.stream != Stream.UNIFORM:
             continue
-        if row.event == DELIVER:
+        if row.event == trace.DELIVER:
             commits.setdefault((row.member, row.origin, row.seqno2, row.event), row)
-        elif row.event == TX:
+        elif row.event == trace.TX:
             if row.kind == "commit" and row.seqno:  # 0 is nothing
                 commits.setdefault((row.member, row.own_origin, row.seqno, row.event), row)
-        elif row.event == SEND:
+        elif row.event == trace.SEND:
             received[row.node, row.inc, *row.own_origin].rise(row.run_idx, row.seqno2, row)
         else:
-            through = row.seqno if row.event == OPEN else row.received
+            through = row.seqno if row.event == trace.OPEN else row.received
             received[row.pair].rise(row.run_idx, through, row)
-    frozen = {row.key: row for row in run.rows(FREEZE)}
-    left = {row.key for row in run.rows(STOP) if row.detail == "left"}
+    frozen = {row.key: row for row in run.rows(trace.FREEZE)}
+    left = {row.key for row in run.rows(trace.STOP) if row.detail == "left"}
     for (_, origin, through, _), row in commits.items():
         if row.run_idx < 0:
             found.unknown.add(NO_RUN_ORDER)
@@ -284,8 +278,8 @@ def received_by_all(run: Run, found: Findings) -> None:
         member = row.key
         views = [view for view in run.lives.views.get(member, []) if view.idx < row.idx]
         is_there = bool(views) and views[-1].view == row.view
-        is_own = row.event == DELIVER and row.origin == row.own_origin and member in left
-        if row.event == TX and not is_there:
+        is_own = row.event == trace.DELIVER and row.origin == row.own_origin and member in left
+        if row.event == trace.TX and not is_there:
             found.violate(f"{row.member} commits in view {row.view}, where it is not", row)
         # Who leaves with a view delivers its own by the cut of that.
         elif is_there and not (is_own and member in frozen and frozen[member].idx < row.idx):
@@ -301,13 +295,13 @@ def _judge_commit(
     found: Findings,
 ) -> None:
     sent = held.get((row.node, row.inc, *origin), NOWHERE)
-    if row.event == TX and through <= sent.at(view.run_idx):
+    if row.event == trace.TX and through <= sent.at(view.run_idx):
         return  # it was sent before the view began: the flush brought it to all who need it
     for member in map(split_key, view.members):
         found.premises += 1
         received = held.get((*member, *origin), NOWHERE)
         if received.at(row.run_idx) < through:
-            does = f"{row.member} {'delivers' if row.event == DELIVER else 'commits'}"
+            does = f"{row.member} {'delivers' if row.event == trace.DELIVER else 'commits'}"
             text = f"{does} {origin[0]}:{through} in view {view.view}"
             holds = f"{member[0]} holds {received.at(row.run_idx)}"
             found.violate(f"{text}, {holds}", view, received.row_at(row.run_idx), row)

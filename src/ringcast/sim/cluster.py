@@ -10,33 +10,28 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ringcast.config import GroupConfig
 from ringcast.core.shared import Phase
 from ringcast.model import Address, Member, Origin, Stream
-from ringcast.node import build_node
+from ringcast.node import Node, build_node
 from ringcast.protocols.failure import FailureDetector
 from ringcast.sim.clock import LocalClock
 from ringcast.sim.facts import facts_of
 from ringcast.sim.faults import Conditions, seeded_link
 from ringcast.sim.harness import Recorder
 from ringcast.sim.incidents import Incidents
-from ringcast.sim.member import FIRST_PORT, SimulatedMember
+from ringcast.sim.member import FIRST_PORT, SimProcess, SimulatedMember
 from ringcast.sim.network import ChecksumSeal
-from ringcast.sim.options import slot_name
+from ringcast.sim.options import Options, slot_name
 from ringcast.sim.oracle import Oracle
 from ringcast.sim.phases import Phases
 from ringcast.sim.workload import Payloads
 from ringcast.sim.world import Driving, World
 from ringcast.trace.rows import CRASH, RESUME, Trace
 from ringcast.wire.codec import Codec
-
-if TYPE_CHECKING:
-    from ringcast.node import Node
-    from ringcast.sim.member import SimProcess
-    from ringcast.sim.options import Options
-    from ringcast.wire.seal import DatagramSeal
+from ringcast.wire.seal import DatagramSeal
 
 GROUP = "sim"
 HOST = "10.0.0.1"

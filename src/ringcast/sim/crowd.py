@@ -9,21 +9,16 @@ reports and of uniform delivery, in a crowd of any size.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ringcast.config import GroupConfig, MulticastConfig, StabilityConfig
 from ringcast.model import Address, Member, Stream
-from ringcast.node import build_node
+from ringcast.node import Node, build_node
 from ringcast.sim.clock import ns
 from ringcast.sim.plain import FixedDelay, LoseWhere, PlainMember, begin, plain_world
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ringcast.node import Node
-    from ringcast.protocols.failure import FailureDetector
-    from ringcast.sim.world import Fault, Flight
+from ringcast.sim.world import Fault, Flight
 
 HOST = "10.0.0.1"
 FIRST_PORT = 10_000
@@ -32,46 +27,25 @@ DATAGRAM_BYTES = 1400
 """Views of many members are larger."""
 
 
-class Meter:
-    """How many datagrams leave, and how large they are."""
-
-    def __init__(self) -> None:
-        self.datagrams = self.bytes = 0
-        self.largest = 0
-        """Bytes of the largest."""
-
-    def reset_counters(self) -> None:
-        self.datagrams = self.bytes = self.largest = 0
-
-    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
-        size = len(flight.datagram)
-        self.datagrams += 1
-        self.bytes += size
-        self.largest = max(self.largest, size)
-        return [flight]
-
-
-class Crowd(Meter):
+class Crowd:
     """So many processes, each of which knows where all the others may be."""
 
     def __init__(
-        self,
-        count: int,
-        *,
-        seed: int = 1,
-        loss: float = 0.0,
-        multicast: MulticastConfig | None = None,
+        self, count: int, *, loss: float = 0.0, multicast: MulticastConfig | None = None
     ) -> None:
-        super().__init__()
         self.world = plain_world()
         faults: list[Fault] = [self, FixedDelay(ns(DELAY_MS))]
         if loss:
-            random = Random(seed)  # one for all links
+            random = Random(1)  # one for all links
             faults.append(LoseWhere(lambda flight: random.random() < loss))
         self.world.network.faults = faults
         self.clock = self.world.clock
         self.nodes: dict[Address, Node] = {}
         self.addresses = [Address(HOST, FIRST_PORT + place) for place in range(count)]
+        self.datagrams = self.bytes = 0
+        """What left, in all,"""
+        self.largest = 0
+        """and the bytes of the largest one."""
         self.frames: Counter[str] = Counter()
         """Frames sent, by their class; one to the group counts once,"""
         self.copies: Counter[str] = Counter()
@@ -112,16 +86,17 @@ class Crowd(Meter):
         is_same = all(view is not None and view == views[0] for view in views)
         return is_same and views[0] is not None and set(views[0]) == everybody
 
-    @property
-    def detectors(self) -> Iterator[FailureDetector]:
-        for node in self.nodes.values():
-            assert node.detector is not None
-            yield node.detector
-
     def reset_counters(self) -> None:
-        super().reset_counters()
+        self.datagrams = self.bytes = self.largest = 0
         self.frames.clear()
         self.copies.clear()
+
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
+        size = len(flight.datagram)
+        self.datagrams += 1
+        self.bytes += size
+        self.largest = max(self.largest, size)
+        return [flight]
 
     def _count_frames(self, node: Node) -> None:
         others_count = len(node.view or ()) - 1
@@ -170,14 +145,10 @@ class Load(NamedTuple):
     way: str
     members: int
     messages: int
-    frames: int
-    """Control frames; one to the group counts once,"""
-    datagrams: int
-    """or as a datagram for each receiver."""
-    all_datagrams: int
-    """With those that carry messages and beats."""
-    retained: int
-    """The most bytes of messages that one member had in its windows at a time."""
+    frames: int  # control frames; one to the group counts once,
+    datagrams: int  # or as a datagram for each receiver
+    all_datagrams: int  # with those that carry messages and beats
+    retained: int  # the most bytes of messages that one member had in its windows at a time
 
     def per_message(self, count: int) -> float:
         """For each message at each member."""

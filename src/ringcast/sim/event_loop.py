@@ -13,7 +13,9 @@ their order; its clock may be wrong, and its timers late.
 from __future__ import annotations
 
 import asyncio
-from contextvars import copy_context
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from contextvars import Context, copy_context
 from functools import partial
 from itertools import count
 from math import ceil
@@ -21,15 +23,11 @@ from selectors import EVENT_READ, BaseSelector, SelectorKey
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from ringcast.errors import UsageError
+from ringcast.sim.clock import VirtualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from concurrent.futures import Executor
-    from contextvars import Context
-
     from _typeshed import FileDescriptorLike
 
-    from ringcast.sim.clock import VirtualClock
     from ringcast.sim.sockets import VirtualHost
 
 T = TypeVar("T")

@@ -4,6 +4,7 @@ it, counted, so that runs in which nothing happened are noticed."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,10 @@ from ringcast.sim.mishaps import KINDS
 from ringcast.sim.sequencers import sequencers
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.windows import GREW, SHRANK
-from ringcast.trace.rows import Facts, member_key
+from ringcast.trace.rows import Facts, MemberKey, Row, ViewKey, member_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ringcast.sim.cluster import Cluster
-    from ringcast.trace.rows import MemberKey, Row, ViewKey
 
 CRASHED_SENDERS = "seeds: sender dies between data and commit"
 VIEWS = ("merges", "excluded, and back", "a proposer dies")
@@ -112,13 +110,11 @@ def happenings(cluster: Cluster) -> dict[str, int]:
 class _Life:
     """What one member has done so far."""
 
-    frozen_by: str = ""
-    """Whose proposal it is frozen by."""
+    frozen_by: str = ""  # whose proposal it is frozen by
     view: int = 0
     committed: int = 0
     is_leaving: bool = False
-    met: set[str] = field(default_factory=set)
-    """Who was in a view with it."""
+    met: set[str] = field(default_factory=set)  # who was in a view with it
     sent: int = 0
 
 

@@ -8,24 +8,18 @@ as many for every datagram whatever becomes of it; so leaving out one fault move
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TYPE_CHECKING
 
+from ringcast.model import Address
 from ringcast.sim.clock import ns
 from ringcast.sim.mishaps import CUTS
 from ringcast.sim.network import CHANGE_KINDS, frame_kinds
-from ringcast.sim.options import RECEIVER, slot_name
-from ringcast.sim.world import Link, Process
+from ringcast.sim.options import RECEIVER, Incident, Options, slot_name
+from ringcast.sim.world import Fault, Flight, Link, Network, Process
 from ringcast.trace.observe.frames import DATA_KINDS
 from ringcast.trace.rows import NET_CORRUPT, NET_DROP, NET_DUP
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ringcast.model import Address
-    from ringcast.sim.options import Incident, Options
-    from ringcast.sim.world import Fault, Flight, Network
 
 LOST, COPIED, LATE, SPOILED, SPIKED, STALE = range(6)
 """Which draw of a flight is for what."""

@@ -6,18 +6,14 @@ how often a packet fault happens turns its class on, and setting it to 0 turns i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ringcast.errors import UsageError
-from ringcast.sim.options import FAULT_OPTIONS, FAULTS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ringcast.sim.options import Options
+from ringcast.sim.options import FAULT_OPTIONS, FAULTS, Options
 
 Point: TypeAlias = "tuple[tuple[str, float], ...]"
 """One value for each name; empty: all as the seeds have it."""

@@ -8,32 +8,30 @@ whatever it raises, beyond the errors of its API, ends the run (G7).
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from ringcast.config import DATAGRAM_BYTES_MAX
+from ringcast.core.effects import Signal
 from ringcast.errors import DecodeError, GroupClosed, Reject, RingcastError, UsageError
-from ringcast.events import Closed
-from ringcast.model import Stream
+from ringcast.events import Closed, Event
+from ringcast.model import Address, Member, Stream, View, ViewId
+from ringcast.node import Node
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.rules.membership import LEAVE
+from ringcast.sim.clock import VirtualClock
 from ringcast.sim.network import Packet
+from ringcast.sim.workload import Keeper
+from ringcast.sim.world import Flight
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.run import RunObserver
 from ringcast.trace.observe.sink import Contents
 from ringcast.trace.rows import Row, about
+from ringcast.wire.codec import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from ringcast.core.effects import Signal
-    from ringcast.events import Event
-    from ringcast.model import Address, Member, View, ViewId
-    from ringcast.node import Node
-    from ringcast.sim.clock import VirtualClock
-    from ringcast.sim.workload import Keeper
-    from ringcast.sim.world import Flight
-    from ringcast.wire.codec import Buffer, Codec
+    from ringcast.wire.codec import Buffer
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Suspected, Trusted
+from ringcast.model import Member
 from ringcast.sim.clock import ns
-from ringcast.sim.member import FIRST_PORT
+from ringcast.sim.member import FIRST_PORT, SimProcess
 from ringcast.sim.mishaps import CUTS, FOR_GOOD
-from ringcast.sim.options import FAULTS
+from ringcast.sim.options import FAULTS, Incident
 from ringcast.sim.workload import EVERYBODY, SECOND
 from ringcast.trace.rows import FAULT_OFF, FAULT_ON, PAUSE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from ringcast.model import Member
     from ringcast.sim.cluster import Cluster
-    from ringcast.sim.member import SimProcess
-    from ringcast.sim.options import Incident
 
 DOOM_MS = 20.0
 """A member that is to crash in the middle of its next multicast crashes at the latest then."""

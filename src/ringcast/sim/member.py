@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ringcast.core.shared import Phase
 from ringcast.events import Delivered, FragmentsDelivered, StateChunk, Undeliverable, Writable
-from ringcast.model import Stream
+from ringcast.model import Member, Stream, ViewId
+from ringcast.node import Node
+from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.sim.harness import Harness
-from ringcast.sim.workload import EVERYBODY, SECOND, Application, Keeper
+from ringcast.sim.workload import EVERYBODY, SECOND, Application, Backlog, Keeper
 from ringcast.sim.world import Process
 
 if TYPE_CHECKING:
-    from ringcast.model import Member, ViewId
-    from ringcast.node import Node
-    from ringcast.protocols.views.change import ViewChange
     from ringcast.sim.cluster import Cluster
-    from ringcast.sim.workload import Backlog
 
 FIRST_PORT = 7800
 """Of slot 0; the others follow."""

@@ -28,11 +28,13 @@ import sys
 import time
 import zlib
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringcast.aio import offload
+from ringcast.aio.group import Group
 from ringcast.aio.joining import join
 from ringcast.aio.loop import run
 from ringcast.aio.read_queue import Message
@@ -40,12 +42,7 @@ from ringcast.aio.sources import DirectorySource
 from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig, StabilityConfig
 from ringcast.model import Stream
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-
-    from ringcast.aio.group import Group
-
-    Commands = AsyncIterator[dict[str, Any]]
+Commands = AsyncIterator[dict[str, Any]]
 
 SEND_BATCH = 512
 

@@ -10,18 +10,13 @@ may come and go, last until the faults end, or for good.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import exp, log
 from random import Random
-from typing import TYPE_CHECKING
 
-from ringcast.sim.options import RECEIVER, STEPS, Incident
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ringcast.sim.options import Options
+from ringcast.sim.options import RECEIVER, STEPS, Incident, Options
 
 CUTS = ("F7", "F8", "F9")
 BRIDGE = "bridge"

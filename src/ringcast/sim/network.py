@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from ringcast.errors import DecodeError, Reject
+from ringcast.model import Member
+from ringcast.trace.observe.frames import Seen
 from ringcast.wire.seal import DatagramSeal
 
 if TYPE_CHECKING:
-    from ringcast.model import Member
-    from ringcast.trace.observe.frames import Seen
     from ringcast.wire.codec import Buffer
 
 CHANGE_KINDS = (
@@ -53,8 +53,7 @@ class Packet:
     frames: list[Seen]
     kinds: tuple[str, ...]
     addressee: Member | None = None
-    is_last_data: bool = False
-    """The last one of those with new messages that left together."""
+    is_last_data: bool = False  # the last one of those with new messages that left together
     is_corrupted: bool = False
 
 

@@ -10,16 +10,14 @@ Nodes are slots 0, 1, …, shown as A, B, …. A restart is another member in th
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringcast.config import MembershipConfig, MulticastConfig, StabilityConfig, UnicastConfig
 from ringcast.errors import UsageError
 from ringcast.model import Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FAULTS = {
     "F1": "loss",
@@ -86,20 +84,13 @@ class Incident:
     """One fault at one time. Which fields matter depends on the fault class."""
 
     fault: str
-    at_ms: float
-    """After the start of the safety phase."""
-    ms: float = 0.0
-    """How long it lasts, or how long a node stays down."""
+    at_ms: float  # after the start of the safety phase
+    ms: float = 0.0  # how long it lasts, or how long a node stays down
     nodes: tuple[int, ...] = ()
-    what: str = ""
-    """Its flavour. A partition of more than two parts: the sizes of all but the last, "2+1"."""
-    amount: float = 0.0
-    """How much of it. A cut: how often it comes and goes, in Hz; 0: it stays."""
-    when: str = ""
-    """A kind of frame: it waits until the next one of that kind leaves. If no nodes are named, they
-    are who sends and who gets it."""
-    after: int = 0
-    """So many datagrams with such a frame pass before."""
+    what: str = ""  # its flavour; of a partition in more than two: all sizes but the last, "2+1"
+    amount: float = 0.0  # how much of it. A cut: how often it comes and goes, in Hz; 0: it stays
+    when: str = ""  # it waits for a frame of this kind, and hits its ends if no nodes are named
+    after: int = 0  # so many datagrams with such a frame pass before
 
     def __str__(self) -> str:
         names = "".join(map(slot_name, self.nodes))
@@ -118,33 +109,23 @@ class Options:
 
     seed: int
     protocol: str = "multicast"
-    partitions: bool = False
-    """Whether members are cut off for so long that their group falls apart."""
+    partitions: bool = False  # members are cut off for so long that their group falls apart
     # The members
     nodes: int = 3
-    initial: int = 3
-    """How many nodes start first; the others join later."""
+    initial: int = 3  # how many nodes start first; the others join later
     capacities: tuple[int, ...] = (16, 16, 16)
     datagram_bytes: int = 1400
     window_bytes: int = 64_000
-    tau_ms: tuple[float, ...] = (100.0, 100.0, 100.0)
-    """Each node's repair tick for messages to one member; the longest is the group's."""
-    ack_delay_ms: float = 5.0
-    """The longest that an ack waits; between two of unicast's it is the shortest, too."""
+    tau_ms: tuple[float, ...] = (100.0, 100.0, 100.0)  # repair ticks; the group's is the longest
+    ack_delay_ms: float = 5.0  # the longest that an ack waits; unicast's are no closer together
     ack_threshold: int | None = None
     repair_to_all: bool = False
-    purge: str = "acks"
-    """How members learn what everybody has: by acks, or by stability rounds (stability)."""
-    retain: bool = False
-    """With reports: whether receivers keep messages until everybody has them."""
-    stability_ms: float = 50.0
-    """With reports: how long after a message was taken a member reports at the latest."""
-    threshold_bytes: int | None = None
-    """With reports: after so many bytes at once; None: as configured by default."""
-    grow: int = 1
-    """With reports: how many times its capacity a window may become."""
-    expiry_ms: float = 0.0
-    """How long a unicast connection may be idle before it begins to close; 0: for ever."""
+    purge: str = "acks"  # members learn what everybody has by acks, or by reports (stability)
+    retain: bool = False  # with reports: receivers keep messages until everybody has them
+    stability_ms: float = 50.0  # with reports: so long after it was taken a message is reported
+    threshold_bytes: int | None = None  # with reports: at once after so many; None: as by default
+    grow: int = 1  # with reports: how many times its capacity a window may become
+    expiry_ms: float = 0.0  # so long a unicast connection is idle before it closes; 0: for ever
     close_ms: float = 50.0
     max_retransmit_ms: float = 60_000.0
     # Membership
@@ -152,71 +133,44 @@ class Options:
     heartbeat_ms: float = 50.0
     suspect_ms: float = 300.0
     verify_ms: float = 100.0
-    leave_ms: float = 500.0
-    """How long leaving may take."""
-    start_ms: float = 0.0
-    """The first nodes start within this time; 0: at the same instant."""
-    told: float = 1.0
-    """Which share of all addresses a node knows when it starts."""
-    told_ms: float = 0.0
-    """How much later it learns the others."""
-    hints: bool = False
-    """Whether senders are told that nobody listens where their datagrams go."""
+    leave_ms: float = 500.0  # how long leaving may take
+    start_ms: float = 0.0  # the first nodes start within this time; 0: at the same instant
+    told: float = 1.0  # which share of all addresses a node knows when it starts
+    told_ms: float = 0.0  # how much later it learns the others
+    hints: bool = False  # senders are told that nobody listens where their datagrams go
     # The applications
-    senders: tuple[int, ...] = (0, 1, 2)
-    """Who sends to the group."""
-    pairs: tuple[tuple[int, int], ...] = ()
-    """Who sends to whom."""
-    uniform: float = 0.0
-    """Which share of what is sent to the group goes on the second stream."""
-    messages: int = 50
-    """Per sender, or per pair, in the safety phase."""
-    spells: int = 1
-    """In so many spells of time they are sent, with silence after each."""
-    burst: int = 5
-    """At most so many at once; if not fewer than `messages`, all of them from the start."""
-    sizes: tuple[int, ...] = (100,)
-    """Each message has one of these sizes, in bytes."""
-    late_messages: int = 3
-    """Per node, in the liveness phase."""
-    late_leaver: int = -1
-    """The node that leaves then, right after it has sent them; -1: none does."""
-    deaf_leavers: bool = False
-    """Whether whoever leaves has something to send at last, and takes nothing any more."""
-    state: bool = False
-    """Whether applications have a state, which they give to whoever joins."""
-    join_buffer_bytes: int = 1 << 20
-    """What a joiner keeps of the messages that come before its state."""
-    ballast: int = 0
-    """Bytes of a state that mean nothing."""
-    chunk_bytes: tuple[int, ...] = (100,)
-    """Each chunk of a state has one of these sizes."""
-    give_ms: float = 0.0
-    """An application gives the next chunks within this time,"""
-    give_chunks: int = 100
-    """so many of them."""
-    refuse: float = 0.0
-    """How often it does not: a probability."""
-    stalled: int = -1
-    """The node whose application gives nothing until the faults end; -1: none does."""
+    senders: tuple[int, ...] = (0, 1, 2)  # who sends to the group
+    pairs: tuple[tuple[int, int], ...] = ()  # who sends to whom
+    uniform: float = 0.0  # which share of what is sent to the group goes on the second stream
+    messages: int = 50  # per sender, or per pair, in the safety phase
+    spells: int = 1  # in so many spells of time they are sent, with silence after each
+    burst: int = 5  # at most so many at once; if not fewer than `messages`, all from the start
+    sizes: tuple[int, ...] = (100,)  # each message has one of these sizes, in bytes
+    late_messages: int = 3  # per node, in the liveness phase
+    late_leaver: int = -1  # who leaves then, right after it has sent them; -1: nobody
+    deaf_leavers: bool = False  # who leaves has something to send at last, and takes nothing more
+    state: bool = False  # applications have a state, which they give to whoever joins
+    join_buffer_bytes: int = 1 << 20  # a joiner keeps so much of what comes before its state
+    ballast: int = 0  # bytes of a state that mean nothing
+    chunk_bytes: tuple[int, ...] = (100,)  # each chunk of a state has one of these sizes
+    give_ms: float = 0.0  # an application gives the next chunks within this time,
+    give_chunks: int = 100  # so many of them
+    refuse: float = 0.0  # how often it does not: a probability
+    stalled: int = -1  # whose application gives nothing until the faults end; -1: nobody's
     take_limit: int = 1000
-    stopped: int = -1
-    """The node whose application stops taking for good; -1: none does."""
+    stopped: int = -1  # whose application stops taking for good; -1: nobody's
     # The network
     delay: str = "const"
     delay_ms: float = 1.0
-    delta_ms: float = 2.0
-    """The longest delay once the network is healed."""
-    detect_ms: float = 20.0
-    """From a crash until the others know, where nodes do not find out by themselves."""
+    delta_ms: float = 2.0  # the longest delay once the network is healed
+    detect_ms: float = 20.0  # from a crash until the others know, where nodes do not find out
     # Phases
     warm_ms: float = 50.0
     safety_ms: float = 500.0
     # Faults
     faults: tuple[str, ...] = ()
     loss: float = 0.0
-    loss_burst: float = 0.0
-    """Mean length of bursts of losses, in packets; 0: losses are independent."""
+    loss_burst: float = 0.0  # mean length of bursts of losses, in packets; 0: they are independent
     target: str = ""
     target_loss: float = 0.0
     duplicates: float = 0.0
@@ -226,21 +180,15 @@ class Options:
     reorder_ms: float = 0.0
     spikes: float = 0.0
     spike_ms: float = 0.0
-    asymmetry: float = 1.0
-    """How many times slower the slowest link is."""
+    asymmetry: float = 1.0  # how many times slower the slowest link is
     corruption: float = 0.0
-    stale: float = 0.0
-    """How often a copy comes much later: a probability,"""
-    stale_ms: float = 0.0
-    """up to so much later, also when the network has healed."""
+    stale: float = 0.0  # how often a copy comes much later: a probability,
+    stale_ms: float = 0.0  # up to so much later, also when the network has healed
     incidents: tuple[Incident, ...] = ()
     # What drivers may do, and switches for experiments
-    hold_ms: float = 0.0
-    """A driver may keep datagrams back this long, to send them with later ones."""
-    poll_ms: float = 0.0
-    """A driver may hand arrivals over in batches of this length."""
-    only: tuple[str, ...] | None = None
-    """If given, only these packet faults happen ("F1 0>2 17": the 17th packet from A to C)."""
+    hold_ms: float = 0.0  # a driver may keep datagrams so long, to send them with later ones
+    poll_ms: float = 0.0  # a driver may hand arrivals over in batches of this length
+    only: tuple[str, ...] | None = None  # the only packet faults, as sim/faults.py names them
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:

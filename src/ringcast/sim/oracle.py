@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import MemberAhead, NonMember, Suspected
+from ringcast.model import Member
+from ringcast.sim.member import SimProcess, SimulatedMember
 
 if TYPE_CHECKING:
-    from ringcast.model import Member
     from ringcast.sim.cluster import Cluster
-    from ringcast.sim.member import SimProcess, SimulatedMember
 
 BEAT_MS = 50.0
 

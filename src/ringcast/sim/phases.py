@@ -15,12 +15,12 @@ from ringcast.rules import bounds
 from ringcast.sim.clock import NS_PER_MS, ns
 from ringcast.sim.facts import facts_of
 from ringcast.sim.harness import NodeFailure
+from ringcast.sim.member import SimProcess
 from ringcast.sim.workload import EVERYBODY, SECOND
 from ringcast.trace.rows import PHASE
 
 if TYPE_CHECKING:
     from ringcast.sim.cluster import Cluster
-    from ringcast.sim.member import SimProcess
 
 HEAL_STEP_MS = 5.0
 NS_PER_S = 10**9

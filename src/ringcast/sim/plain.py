@@ -6,20 +6,14 @@ whoever makes the world: benchmarks of many members, the demo of uniform message
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
-from ringcast.events import Closed
-from ringcast.sim.world import Link, World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ringcast.events import Event
-    from ringcast.model import Address, Member
-    from ringcast.node import Node
-    from ringcast.sim.world import Flight, Process
+from ringcast.events import Closed, Event
+from ringcast.model import Address, Member
+from ringcast.node import Node
+from ringcast.sim.world import Flight, Link, Process, World
 
 TAKE_MAX = 1000
 """Messages that an application takes in one call."""

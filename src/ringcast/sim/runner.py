@@ -5,30 +5,25 @@ from __future__ import annotations
 import gc
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
+from pathlib import Path
 from signal import SIG_IGN, SIGINT, signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ringcast.rules.findings import Verdict
 from ringcast.rules.table import audit
-from ringcast.sim.cluster import Cluster
+from ringcast.sim.cluster import Cluster, NodeFactory
 from ringcast.sim.facts import happenings
 from ringcast.sim.harness import Failure
+from ringcast.sim.options import Options
 from ringcast.sim.plan import expand
 from ringcast.trace.files import trace_hash, write_trace
-from ringcast.trace.rows import PHASE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from ringcast.rules.findings import Verdict
-    from ringcast.sim.cluster import NodeFactory
-    from ringcast.sim.options import Options
-    from ringcast.trace.rows import Trace
+from ringcast.trace.rows import PHASE, Trace
 
 STATE_CHARACTERS_MAX = 160
 _MEMBER = re.compile(r"\b[A-J](#\d+)?\b")
@@ -57,14 +52,11 @@ class Summary:
     hash: str
     judged: Mapping[str, Judged]
     failures: tuple[Failure, ...]
-    matrix: Mapping[tuple[str, str], int]
-    """Faults injected, by fault class and kind of frame under way."""
+    matrix: Mapping[tuple[str, str], int]  # faults injected, by class and kind of frame
     faults: int
     deliveries: int
     rows: int
-    happenings: Mapping[str, int]
-    """What befell views, how groups fell apart, and what became of senders, windows and rounds:
-    how often."""
+    happenings: Mapping[str, int]  # what befell views, senders, windows and rounds: how often
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +67,7 @@ class Result:
     trace: Trace
     verdicts: list[Verdict]
     summary: Summary
-    fault_names: tuple[str, ...]
-    """Every packet fault, as `Options.only` names them."""
+    fault_names: tuple[str, ...]  # every packet fault, as `Options.only` names them
 
     @property
     def failures(self) -> tuple[Failure, ...]:

@@ -4,14 +4,10 @@ nothing did are noticed."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ringcast.trace.rows import MemberKey, Row, ViewKey
+from ringcast.trace.rows import MemberKey, Row, ViewKey
 
 BY_NOBODY = "seeds: a sequencer dies, and the next orders what it had"
 BY_A_CUT = "seeds: a sequencer dies, and a cut has what nobody took"

@@ -7,19 +7,14 @@ rule.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ringcast.errors import UsageError
-from ringcast.sim.options import DEFAULTS
-from ringcast.sim.runner import run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ringcast.sim.cluster import NodeFactory
-    from ringcast.sim.options import Options
-    from ringcast.sim.runner import Result
+from ringcast.sim.cluster import NodeFactory
+from ringcast.sim.options import DEFAULTS, Options
+from ringcast.sim.runner import Result, run
 
 T = TypeVar("T")
 

@@ -6,33 +6,26 @@ it. Each direction between two addresses has its own dice.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from contextvars import copy_context
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ringcast.aio.host import HOST
-from ringcast.aio.transport import Transport, fitting
+from ringcast.aio.transport import Inputs, Transport, fitting
+from ringcast.config import GroupConfig
 from ringcast.errors import UsageError
-from ringcast.model import INCARNATION_MAX, Address
-from ringcast.sim.clock import LocalClock
-from ringcast.sim.event_loop import NS_PER_S, TURN_NS
+from ringcast.model import INCARNATION_MAX, Address, Member, View
+from ringcast.sim.clock import LocalClock, VirtualClock
+from ringcast.sim.event_loop import NS_PER_S, TURN_NS, VirtualLoop
 from ringcast.sim.plain import LoseWhere
-from ringcast.sim.world import Link, Network
+from ringcast.sim.world import Flight, Link, Network
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-    from contextvars import Context
-
-    from ringcast.aio.transport import Inputs
-    from ringcast.config import GroupConfig
-    from ringcast.model import Member, View
-    from ringcast.sim.clock import VirtualClock
-    from ringcast.sim.event_loop import VirtualLoop
-    from ringcast.sim.world import Flight
     from ringcast.wire.codec import Buffer
 
 T = TypeVar("T")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Iterator
 
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from ringcast.trace.rows import Row
+from ringcast.trace.rows import Row
 
 HIDDEN = {
     *(trace.RX, trace.WIN, trace.BLOCK, trace.ACKMAP, trace.DROP_LOW),

@@ -8,24 +8,20 @@ some not at all.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
 from ringcast import events
-from ringcast.events import Delivered, FragmentsDelivered
-from ringcast.model import alike
+from ringcast.events import Delivered, Event, FragmentsDelivered
+from ringcast.model import Member, alike
 from ringcast.rules.state import NOTHING, Content, run_hash
-from ringcast.sim.options import slot_name
+from ringcast.sim.options import Options, slot_name
+from ringcast.trace.rows import OriginKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ringcast.events import Event
-    from ringcast.model import Member
     from ringcast.sim.cluster import Cluster
     from ringcast.sim.member import SimulatedMember
-    from ringcast.sim.options import Options
-    from ringcast.trace.rows import OriginKey
 
 EVERYBODY = -1
 """Instead of a slot: what is for the whole group."""

@@ -12,18 +12,15 @@ iterates over a set: one seed, one run.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from ringcast.model import Address
+from ringcast.node import Node
 from ringcast.sim.clock import LocalClock, VirtualClock, ns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ringcast.model import Address
-    from ringcast.node import Node
-    from ringcast.sim.network import Packet
+from ringcast.sim.network import Packet
 
 SOCKET_DATAGRAMS_MAX = 500
 """Datagrams that wait for a paused process; more are lost, as in a full socket buffer."""
@@ -41,8 +38,7 @@ class Link:
     dest: Address
     name: str
     random: Random
-    factor: float = 1.0
-    """How many times the usual delay it takes."""
+    factor: float = 1.0  # how many times the usual delay it takes
     sent: int = 0
     last_arrival: int = 0
 
@@ -53,18 +49,12 @@ class Flight:
 
     link: Link
     datagram: bytes
-    due: int
-    """When it arrives."""
-    packet: Packet | None = None
-    """What the sender's observer knows of it."""
-    sender: object = None
-    """The process or socket that sent it."""
-    draws: tuple[float, ...] = ()
-    """As many for every datagram, whatever becomes of it."""
-    base: int = 0
-    """When it would arrive if nothing but the usual delay befell it."""
-    keeps_order: bool = True
-    """It does not overtake what left before it."""
+    due: int  # when it arrives
+    packet: Packet | None = None  # what the sender's observer knows of it
+    sender: object = None  # the process or socket that sent it
+    draws: tuple[float, ...] = ()  # as many for every datagram, whatever becomes of it
+    base: int = 0  # when it would arrive if nothing but the usual delay befell it
+    keeps_order: bool = True  # it does not overtake what left before it
     is_copy: bool = False
 
     @property
@@ -157,14 +147,10 @@ class Driving:
     """How drivers serve their nodes. One for all processes of a world; it may change."""
 
     random: Random = field(default_factory=Random)
-    poll_ms: float = 0.0
-    """What arrives is read within this time; 0: at once."""
-    hold_ms: float = 0.0
-    """Datagrams leave within this time; 0: at once."""
-    batch_share: float = 1.0
-    """How often what has arrived is handed over in one call, and not datagram by datagram."""
-    shuffles_doomed: bool = False
-    """The last datagrams of a process that crashes leave in any order."""
+    poll_ms: float = 0.0  # what arrives is read within this time; 0: at once
+    hold_ms: float = 0.0  # datagrams leave within this time; 0: at once
+    batch_share: float = 1.0  # how often arrivals are handed over in one call, not one by one
+    shuffles_doomed: bool = False  # the last datagrams of a process that crashes leave in any order
 
 
 class Resident(Protocol):

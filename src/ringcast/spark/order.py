@@ -1,6 +1,6 @@
 """The one order of total messages: what each member took at which position, as few numbers.
 
-The positions of a view come in stretches of 4096. What one member took in a stretch is one number:
+The positions of a view come in buckets of 4096. What one member took in a bucket is one number:
 the sum, over runs of one origin at consecutive positions, of a random factor (for the origin and by
 how much its numbers are ahead of the positions) times the difference of two random numbers (for the
 last position, and for the one before the first). However a run is cut the sum is the same. Members
@@ -20,7 +20,7 @@ import xxhash
 from ringcast.model import Stream
 from ringcast.rules.history import PLACED
 from ringcast.spark.reading import Want, fetch_rows
-from ringcast.spark.summary import STRETCH_POSITIONS, Stretch, condensed_row
+from ringcast.spark.summary import BUCKET_POSITIONS, Bucket, condensed_row
 from ringcast.trace.held import Range
 from ringcast.trace.rows import ORDER
 
@@ -90,14 +90,14 @@ def fold_order(columns: Columns, places: Numbers, summary: SegmentSummary) -> No
     factor = _factors(columns, places, first)
     view, creator = _views(columns, places)
     idx = columns["idx"].to_numpy()[places]
-    # A row may reach over several stretches.
-    begun, ended = first // STRETCH_POSITIONS, last // STRETCH_POSITIONS
+    # A row may reach over several buckets.
+    begun, ended = first // BUCKET_POSITIONS, last // BUCKET_POSITIONS
     counts = ended - begun + 1
     row = np.repeat(np.arange(len(places)), counts)
     before = np.cumsum(counts) - counts
     number = np.arange(len(row)) - before[row] + begun[row]
-    low = np.maximum(first[row], number * STRETCH_POSITIONS)
-    high = np.minimum(last[row], (number + 1) * STRETCH_POSITIONS - 1)
+    low = np.maximum(first[row], number * BUCKET_POSITIONS)
+    high = np.minimum(last[row], (number + 1) * BUCKET_POSITIONS - 1)
     mixed = factor[row] * (_scatter(high) - _scatter(low - 1))
     keys = view[row], creator[row], number
     order = np.lexsort(keys)
@@ -115,7 +115,7 @@ def fold_order(columns: Columns, places: Numbers, summary: SegmentSummary) -> No
         np.maximum.reduceat(idx[row][order], begin).tolist(),
         strict=True,
     ):
-        summary.add_stretch((counter, makers[maker], at), Stretch(*found))
+        summary.add_bucket((counter, makers[maker], at), Bucket(*found))
 
 
 def _positions(columns: Columns, places: Numbers) -> tuple[Numbers, Numbers]:
@@ -157,7 +157,7 @@ class Orders:
     rows: list[Row] = field(default_factory=list)
     """Of those whose numbers differ: rules judge them."""
     left_out: int = 0
-    """Stretches that were not compared: there were too many."""
+    """Buckets that were not compared: there were too many."""
 
 
 def compare_orders(spark: Workers, run: RecordedRun) -> Orders:
@@ -165,8 +165,8 @@ def compare_orders(spark: Workers, run: RecordedRun) -> Orders:
     took: defaultdict[tuple[int, str, int], dict[tuple[int, int], Look]]
     took = defaultdict(dict)
     for trace in run.members.values():
-        for key, stretch in trace.summary.orders.items():
-            count, mixed, first, last = stretch
+        for key, bucket in trace.summary.orders.items():
+            count, mixed, first, last = bucket
             numbers = Range(first, last)
             look = trace, Want(-1, (ORDER,), None, "idx", numbers, limit=numbers.length)
             if took[key].setdefault((count, mixed), look) is not look:

@@ -182,7 +182,7 @@ class _Judge:
         self._verdicts[one_order.id].premises += found.alike
         self._take([one_order], found.rows)
         if found.left_out:
-            left_out = f"{found.left_out} stretches of the order not compared"
+            left_out = f"{found.left_out} buckets of the order not compared"
             self._verdicts[one_order.id].inconclusive.append(left_out)
 
     def _judge_integrity(self) -> None:

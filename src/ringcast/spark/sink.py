@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, MapType, StringType
 
-from ringcast.aio.published import Place, header_of
+from ringcast.aio.published import Offset, header_of
 from ringcast.aio.publisher import bearing, check_publisher
 from ringcast.errors import UsageError
 from ringcast.model import Headed, Stream
@@ -44,7 +44,7 @@ STAGED_BYTES = 1 << 30
 LOOK_S = 0.2
 """How often it is looked whether less is staged."""
 
-_LONGEST = Place(10**12, 10**7, 10**12)
+_LONGEST = Offset(10**12, 10**7, 10**12)
 
 log = logging.getLogger("ringcast")
 

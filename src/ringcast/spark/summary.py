@@ -46,7 +46,7 @@ CUT = "cut"
 
 ROLES = {SEND: "sent", DELIVER: "delivered", TAKEN: "taken"}
 
-STRETCH_POSITIONS = 4096
+BUCKET_POSITIONS = 4096
 
 
 class Track(NamedTuple):
@@ -80,7 +80,7 @@ NOT_ONE = Span(0, 0, -1)
 """In the place of a block that there is not one of: its rows tell."""
 
 
-class Stretch(NamedTuple):
+class Bucket(NamedTuple):
     """Positions of one view: how many of them a member took, one number for what stands there, and
     between which rows."""
 
@@ -89,10 +89,10 @@ class Stretch(NamedTuple):
     first_idx: int
     last_idx: int
 
-    def plus(self, other: Stretch) -> Stretch:
+    def plus(self, other: Bucket) -> Bucket:
         mixed = (self.mixed + other.mixed) % 2**64
         first, last = min(self.first_idx, other.first_idx), max(self.last_idx, other.last_idx)
-        return Stretch(self.positions + other.positions, mixed, first, last)
+        return Bucket(self.positions + other.positions, mixed, first, last)
 
 
 class Purged(NamedTuple):
@@ -120,8 +120,8 @@ class SegmentSummary:
     purged: dict[tuple[int, int], Purged] = field(default_factory=dict)
     """By stream, and by the idx of the view's row, or of a hole since: then nobody knows the view.
     -1: either is in an earlier segment."""
-    orders: dict[tuple[int, str, int], Stretch] = field(default_factory=dict)
-    """What was taken in each view, by its counter, its maker, and the number of the stretch."""
+    orders: dict[tuple[int, str, int], Bucket] = field(default_factory=dict)
+    """What was taken in each view, by its counter, its maker, and the number of the bucket."""
 
     @property
     def rows(self) -> list[Row]:
@@ -151,7 +151,7 @@ class SegmentSummary:
             }
         values["purged"] = {tuple(key): Purged(*mark) for key, mark in values["purged"]}
         orders = values["orders"]
-        values["orders"] = {tuple(key): Stretch(*stretch) for key, stretch in orders}
+        values["orders"] = {tuple(key): Bucket(*bucket) for key, bucket in orders}
         return cls(**values)
 
     def extend(self, later: SegmentSummary) -> None:
@@ -167,8 +167,8 @@ class SegmentSummary:
         for track, blocks in later.blocks.items():
             for number, block in blocks.items():
                 self.add_block(track, number, block)
-        for key, stretch in later.orders.items():
-            self.add_stretch(key, stretch)
+        for key, bucket in later.orders.items():
+            self.add_bucket(key, bucket)
         for event, count in later.counts.items():
             self.counts[event] = self.counts.get(event, 0) + count
         self.cut += later.cut
@@ -182,7 +182,7 @@ class SegmentSummary:
         for number in block_numbers(at, known.present & found.present):
             self.blocks.setdefault(track, {})[number] = NOT_ONE
 
-    def add_stretch(self, key: tuple[int, str, int], found: Stretch) -> None:
+    def add_bucket(self, key: tuple[int, str, int], found: Bucket) -> None:
         known = self.orders.get(key)
         self.orders[key] = found if known is None else known.plus(found)
 
