@@ -27,6 +27,9 @@ for all who receive it.
     another sender than the salt is pinned to, with     refused
     any of our keys; one that is cut short
     a sender that is pinned to another salt             refused: an incarnation has one
+A stretch of a burst whose counters go on, of a salt that is known, opens in calls into C; if
+anything about it is not right, one by one, as above.
+
 Of the salts that open, those of the view are kept, and the 1024 others used last. So are those of a
 key that was removed: should it come back, copies are still known.
 
@@ -36,7 +39,8 @@ A salt is no secret: who has the key can seal under any, and so pass for any mem
 from __future__ import annotations
 
 from hashlib import sha256
-from operator import attrgetter
+from itertools import repeat
+from operator import add, attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -47,7 +51,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from ringcast.errors import DecodeError, Reject
 from ringcast.wire.codec import MAGIC, SEALED, VERSION
-from ringcast.wire.seal import SHORT_BYTES_MAX
+from ringcast.wire.seal import SHORT_BYTES_MAX, DatagramSeal
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -149,8 +153,16 @@ class _Channel:
         self.high = max(self.high, counter)
         self.seen[place & 0x1FFF] |= 1 << (counter & 7)
 
+    def see_all(self, counters: range) -> None:
+        """All of these, which are higher than any before."""
+        first, last = counters[0], counters[-1]
+        self.see(last)
+        for place in range(first >> 3, (last >> 3) + 1):
+            low, high = max(first - 8 * place, 0), min(last - 8 * place, 7)
+            self.seen[place & 0x1FFF] |= (2 << high) - (1 << low)
 
-class Envelope:
+
+class Envelope(DatagramSeal):
     """Seals one member's datagrams, and opens those of others."""
 
     overhead = _HEAD.size + 16  # of the tag
@@ -205,7 +217,7 @@ class Envelope:
 
     def seal_burst(self, burst: Sequence[bytes]) -> Sequence[Buffer]:
         if len(burst[0]) <= SHORT_BYTES_MAX:
-            return [*map(self.seal, burst)]
+            return self._seal_short(burst)
         space, sealed, at = self._sealed, [], 0
         for datagram in burst:
             self._counter = counter = self._counter + 1
@@ -218,6 +230,17 @@ class Envelope:
             sealed.append(space[at:stop])
             at = stop
         return sealed
+
+    def _seal_short(self, burst: Sequence[bytes]) -> list[bytes]:
+        """No Python runs for each of them, unless a key ends among them."""
+        counters = range(self._counter + 1, self._counter + 1 + len(burst))
+        is_known = counters[0] >> EPOCH_BITS == counters[-1] >> EPOCH_BITS == self._epoch
+        if len(burst) == 1 or not is_known:
+            return [*map(self.seal, burst)]
+        self._counter = counters[-1]
+        heads = list(map(_HEAD.pack, repeat(self._whose), counters))
+        sealed = map(self._aead.encrypt, map(_NONCE.pack, counters), burst, heads)
+        return list(map(add, heads, sealed))
 
     def _begin_epoch(self, counter: int) -> None:
         self._epoch = counter >> EPOCH_BITS
@@ -262,6 +285,47 @@ class Envelope:
             channel.see(counter)
         channel.used = now
         return place
+
+    def unseal_burst(self, burst: Sequence[Buffer], now: int) -> list[Buffer | DecodeError]:
+        if len(burst[0]) > SHORT_BYTES_MAX or min(map(len, burst)) < self.overhead:
+            return super().unseal_burst(burst, now)
+        heads = list(map(_HEAD.unpack_from, burst))
+        found: list[Buffer | DecodeError] = []
+        start = at = 0
+        for stop in _stops(heads):
+            whose, first = heads[start]
+            stretch = burst[start:stop]
+            opened = self._open_stretch(stretch, whose, range(first, first + len(stretch)), now)
+            if opened is not None:
+                found += opened
+            else:
+                for datagram in stretch:
+                    one = self.unseal(datagram, now, at)
+                    at += 0 if isinstance(one, DecodeError) else len(one)
+                    found.append(one)
+            start = stop
+        return found
+
+    def _open_stretch(
+        self, stretch: Sequence[Buffer], whose: bytes, counters: range, now: int
+    ) -> list[bytes] | None:
+        """All of it, or None: then nothing has happened."""
+        channel = self._channels.get(whose)
+        if channel is None or counters[0] <= channel.high:
+            return None
+        if not counters[0] >> EPOCH_BITS == counters[-1] >> EPOCH_BITS == channel.epoch:
+            return None
+        heads = map(_HEAD.pack, repeat(whose), counters)
+        bodies = [datagram[_HEAD.size :] for datagram in stretch]
+        try:
+            opened = list(map(channel.aead.decrypt, map(_NONCE.pack, counters), bodies, heads))
+        except InvalidTag:
+            return None
+        if not all(map(bytes.startswith, opened, repeat(channel.identity))):
+            return None
+        channel.see_all(counters)
+        channel.used = now
+        return opened
 
     def _derive(self, whose: bytes, epoch: int, now: int) -> AESGCM | DecodeError:
         """The key of datagrams that are the first of their salt, of this key, or of this epoch."""
@@ -315,3 +379,12 @@ class Envelope:
             self._since, self._derived = now, 0
         self._derived += 1
         return self._derived <= DERIVED_MAX
+
+
+def _stops(heads: Sequence[tuple[bytes, int]]) -> list[int]:
+    """Where each stretch ends that is of one salt and counts on by one."""
+    count, (whose, first) = len(heads), heads[0]
+    if heads == list(zip(repeat(whose), range(first, first + count), strict=False)):
+        return [count]
+    nexts = [(whose, counter + 1) for whose, counter in heads[:-1]]
+    return [*(at for at in range(1, count) if heads[at] != nexts[at - 1]), count]

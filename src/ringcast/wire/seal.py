@@ -34,6 +34,16 @@ class DatagramSeal(Protocol):
         overwrites what was opened before, except the first `at` bytes, of the same burst."""
         ...
 
+    def unseal_burst(self, burst: Sequence[Buffer], now: int) -> list[Buffer | DecodeError]:
+        """The same, of each for itself."""
+        found: list[Buffer | DecodeError] = []
+        at = 0
+        for datagram in burst:
+            one = self.unseal(datagram, now, at)
+            at += 0 if isinstance(one, DecodeError) else len(one)
+            found.append(one)
+        return found
+
 
 class Passage:
     """Of one member; without a seal everything passes as it is."""
@@ -59,14 +69,14 @@ class Passage:
             if seal is None:
                 yield burst
                 continue
-            opened, at = [], 0
-            for datagram in burst:
-                found = seal.unseal(datagram, now, at)
-                if isinstance(found, DecodeError):
-                    self._reject(found)
-                    self.on_refused(found)
+            is_alone = len(burst) == 1
+            found = [seal.unseal(burst[0], now)] if is_alone else seal.unseal_burst(burst, now)
+            opened: list[Buffer] = []
+            for one in found:
+                if isinstance(one, DecodeError):
+                    self._reject(one)
+                    self.on_refused(one)
                 else:
-                    opened.append(found)
-                    at += len(found)
+                    opened.append(one)
             if opened:
                 yield opened

@@ -87,6 +87,71 @@ def test_a_burst_is_sealed_and_opened_in_the_same_space_again_and_again(size: in
         refused.clear()
 
 
+def sealed_burst(sender: Envelope, seqnos: range) -> list[bytes]:
+    return [*map(bytes, sender.seal_burst([datagram(seqno=seqno) for seqno in seqnos]))]
+
+
+def opened(receiver: Envelope, burst: Sequence[bytes]) -> list[bytes | Reject]:
+    found = receiver.unseal_burst([*map(memoryview, burst)], 0)
+    return [one.reason if isinstance(one, DecodeError) else bytes(one) for one in found]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_burst_opens_as_its_datagrams_do_one_by_one(is_known: bool) -> None:
+    dice = random.Random(is_known)
+    for _ in range(100):
+        senders, one, other = (envelope(1), envelope(2)), envelope(3), envelope(3)
+        if is_known:
+            for sender, name in zip(senders, "ab", strict=True):
+                hello = sender.seal(datagram(name))
+                assert opened(one, [hello]) == opened(other, [hello])
+        sent = [
+            sealed
+            for sender, name in zip(senders, "ab", strict=True)
+            for sealed in sender.seal_burst([datagram(name, n) for n in range(1, 20)])
+        ]
+        burst = [*map(bytes, sent)]
+        for _ in range(dice.randrange(5)):  # lost, twice, in another order, changed, cut short
+            at, to = dice.randrange(len(burst)), dice.randrange(len(burst))
+            match dice.randrange(5):
+                case 0:
+                    del burst[at]
+                case 1:
+                    burst.insert(to, burst[at])
+                case 2:
+                    burst[at], burst[to] = burst[to], burst[at]
+                case 3:
+                    burst[at] = burst[at][:-1] + bytes([burst[at][-1] ^ 1])
+                case _:
+                    burst[at] = burst[at][: dice.randrange(len(burst[at]))]
+        found = opened(one, burst)
+        assert found == [each for sealed in burst for each in opened(other, [sealed])]
+        again = opened(one, burst)  # all that has opened is known
+        assert not any(isinstance(each, bytes) for each in again)
+
+
+def test_a_burst_of_another_sender_under_this_salt_does_not_open() -> None:
+    receiver, member, poser = envelope(2), envelope(1), envelope(1)
+    let_in(receiver, member.seal(datagram("a")), 0)
+    poser.seal(datagram())
+    posed = [bytes(one) for one in poser.seal_burst([datagram("b", n) for n in (2, 3)])]
+    assert opened(receiver, posed) == [Reject.POSES] * 2
+    # Those of the member itself are not taken for copies.
+    assert opened(receiver, sealed_burst(member, range(2, 4))) == [
+        datagram(seqno=2),
+        datagram(seqno=3),
+    ]
+
+
+def test_a_key_ends_within_a_burst() -> None:
+    sender, receiver = at_epoch(envelope(1), 1), envelope(2)
+    let_in(receiver, sender.seal(datagram()), 0)
+    sender._counter = (2 << EPOCH_BITS) - 3
+    assert opened(receiver, sealed_burst(sender, range(1, 7))) == [
+        datagram(seqno=seqno) for seqno in range(1, 7)
+    ]
+
+
 def test_what_finds_no_room_in_that_space_opens_all_the_same() -> None:
     sender, receiver = envelope(1), envelope(2)
     opened = receiver.unseal(sender.seal(datagram()), 0, SPACE_BYTES - 1)
