@@ -90,10 +90,10 @@ def context(
     return SparkContext.getOrCreate(_conf(app, master).setAll(list(conf.items())))
 
 
-def start_gateway(master: str = "local[*]") -> None:
+def start_gateway(master: str = "local[*]", conf: Mapping[str, str] = NOTHING_SAID) -> None:
     """The JVM alone, for who wants to know what that takes."""
     _prepare_environment()
-    SparkContext._ensure_initialized(conf=_conf("", master))
+    SparkContext._ensure_initialized(conf=_conf("", master).setAll(list(conf.items())))
 
 
 def _conf(app: str, master: str, *, is_long: bool = False) -> SparkConf:
