@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 JAVA_MAJOR_MIN = 17
 LOOPBACK = "127.0.0.1"
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 300.0
 QUICK_START = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     "-XX:ReservedCodeCacheSize=240m"
