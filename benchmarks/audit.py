@@ -48,13 +48,19 @@ class Disagreement(RingcastError):
 
 
 def bench_audit(
-    *, sizes: Sequence[int], runs: int, executors: bool, members: int | None, segments: int
+    *,
+    sizes: Sequence[int],
+    runs: int,
+    executors: bool,
+    members: int | None,
+    segments: int,
+    conf: dict[str, str],
 ) -> Iterator[Row]:
     """A line for each size, one more for the smallest with one sender that has 99 % of the rows,
     and two for the largest on one executor and on two. The best of so many runs counts. With
     `members`, one line of another kind."""
     if members is not None:
-        yield _bench_members(members, segments)
+        yield _bench_members(members, segments, conf)
         return
     duckdb()
     ascending = sorted(set(sizes))
@@ -63,7 +69,7 @@ def bench_audit(
     even: list[Written] = []
     with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as name:
         scratch = Path(name)
-        with session(APP, f"local[{CORES}]", is_long=True) as spark:
+        with session(APP, f"local[{CORES}]", is_long=True, conf=conf) as spark:
             progress("planting violations in small traces …")
             check_plants(spark, scratch)
             for kind, size in cases:
@@ -72,7 +78,7 @@ def bench_audit(
                 progress(f"{size} rows, {kind}: judging them with Spark and DuckDB, {runs} times …")
                 line = measure(spark, written, runs)
                 progress(f"{size} rows, {kind}: judging them in a new process …")
-                cold = measure_cold(written.directory)
+                cold = measure_cold(written.directory, conf)
                 line |= {"cold_cpu_s": cold["cold_cpu_s"], "cold": cold}
                 yield {"senders": kind, "on": f"local[{CORES}]", **line}
                 if kind == "even":
@@ -81,14 +87,14 @@ def bench_audit(
             progress(f"{even[-1].rows} rows on a cluster of processes, executors: {count} …")
             with (
                 start_standalone(workers=count, cores=1) as cluster,  # each in its own process
-                session(APP, cluster.url, is_long=True) as spark,
+                session(APP, cluster.url, is_long=True, conf=conf) as spark,
             ):
                 line = measure(spark, even[-1], runs, beside=False)
             on = f"executors: {count}"
             yield {"senders": "even", "on": on, **line, "cold_cpu_s": None, "cold": None}
 
 
-def _bench_members(members: int, segments: int) -> Row:
+def _bench_members(members: int, segments: int, conf: dict[str, str]) -> Row:
     """One audit of many small segments in a new session, with Spark's own bound on what tasks may
     return: what the driver gets, and what it needs."""
     with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as name:
@@ -97,7 +103,7 @@ def _bench_members(members: int, segments: int) -> Row:
         size = write_members(directory, members, segments)
         progress("judging them …")
         before = peak_mb()  # of the driver's Python half
-        with session(APP, f"local[{CORES}]") as spark:
+        with session(APP, f"local[{CORES}]", conf=conf) as spark:
             with Usage() as usage:
                 report = audit(spark, directory)
             returned = result_bytes(spark)

@@ -1,9 +1,9 @@
 """The first audit of a process: what a command takes, from its start to the verdicts.
 
-Run as a program with a directory of traces: it prints the CPU seconds of each part, as JSON. Parts
-are what Python imports, the start of the JVM, that of Spark, the first task (which starts Python
-workers, and Java loads what it needs for them) and the audit. What an audit takes once all that is
-done stands beside them.
+Run as a program with a directory of traces, and what Spark is configured with, as JSON: it prints
+the CPU seconds of each part. Parts are what Python imports, the start of the JVM, that of Spark,
+the first task (which starts Python workers, and Java loads what it needs for them) and the audit.
+What an audit takes once all that is done stands beside them.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 MASTER = "local[2]"
 
 
-def measure_cold(directory: Path) -> dict[str, Any]:
+def measure_cold(directory: Path, conf: Mapping[str, str]) -> dict[str, Any]:
     """In a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", __name__, directory], stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-m", __name__, directory, json.dumps(conf)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def _measure(directory: str) -> dict[str, float]:
+def _measure(directory: str, conf: Mapping[str, str]) -> dict[str, float]:
     started = time.perf_counter()
     from benchmarks.usage import cpu_s
     from ringcast.spark.audit import audit
@@ -45,8 +48,8 @@ def _measure(directory: str) -> dict[str, float]:
         return result
 
     found["imports_cpu_s"] = round(cpu_s(), 2)
-    note("jvm_cpu_s", lambda: start_gateway(MASTER))
-    spark = note("spark_cpu_s", lambda: context("ringcast bench audit", MASTER))
+    note("jvm_cpu_s", lambda: start_gateway(MASTER, conf))
+    spark = note("spark_cpu_s", lambda: context("ringcast bench audit", MASTER, conf))
     note("first_task_cpu_s", lambda: spark.parallelize([0, 1], 2).map(abs).collect())
     note("first_audit_cpu_s", lambda: audit(spark, directory))
     found["cold_cpu_s"] = round(cpu_s(), 2)
@@ -57,4 +60,4 @@ def _measure(directory: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_measure(sys.argv[1])))
+    sys.stdout.write(json.dumps(_measure(sys.argv[1], json.loads(sys.argv[2]))))

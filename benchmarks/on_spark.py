@@ -299,7 +299,7 @@ def _read_plainly(archive: Path) -> float:
 CORES = 2
 
 
-def bench_fleet(seeds: int, protocol: str) -> list[Report]:
+def bench_fleet(seeds: int, protocol: str, conf: dict[str, str]) -> list[Report]:
     """Seeds 0 to `seeds` - 1. Both ways must give the same traces."""
     progress(f"{seeds} seeds in plain processes, then on Spark …")
     started = time.perf_counter()
@@ -309,7 +309,7 @@ def bench_fleet(seeds: int, protocol: str) -> list[Report]:
     }
     plain_s = time.perf_counter() - started
     started = time.perf_counter()
-    with session("ringcast bench fleet", f"local[{CORES}]") as spark:
+    with session("ringcast bench fleet", f"local[{CORES}]", conf=conf) as spark:
         start_s = time.perf_counter() - started
         started = time.perf_counter()
         fleet = Fleet(seeds=range(seeds), protocol=protocol)

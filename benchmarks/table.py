@@ -56,7 +56,8 @@ def _duckdb(rows: Rows) -> str:
     return f"DuckDB {duckdb().__version__} in this run"
 
 
-_SPARK = (option("--master", "Where Spark runs.", "local[*]"), click.Option(["--conf"], **CONF))
+_CONF = click.Option(["--conf"], **CONF)
+_SPARK = (option("--master", "Where Spark runs.", "local[*]"), _CONF)
 _SECONDS = option("--seconds", "Length of a round, about.", 1.0)
 _MEMBERS = option("--members", "Processes in the group.", 3)
 _SIZES = (100, 1000, 10_000)
@@ -371,6 +372,7 @@ BENCHMARKS = {
         Example: ringcast bench fleet --seeds 400""",
         option("--seeds", "How many to simulate.", 400, type=click.IntRange(2)),
         word("--protocol", "Whose.", PROTOCOLS),
+        _CONF,
     ),
     "audit": benchmark(
         "audit",
@@ -406,6 +408,7 @@ BENCHMARKS = {
             type=click.IntRange(2, 1000),
         ),
         option("--segments", "With --members: of each.", 300, type=click.IntRange(1, 100_000)),
+        _CONF,
         aims=aims.audit_aims,
         has_aims=lambda options: options["members"] is None,
         compared_with=_duckdb,

@@ -6,6 +6,8 @@ In virtual time, with real staging directories.
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections import defaultdict
 from dataclasses import replace
 from itertools import accumulate, chain
@@ -23,6 +25,7 @@ from ringcast.errors import UsageError
 from ringcast.events import Delivered
 from ringcast.model import Address, Headed, Member, Run, Stream, ViewId
 from ringcast.testing import cluster
+from ringcast.trace import staging as staging_module
 from ringcast.trace.staging import Staging, Stretch
 from ringcast.wire.headers import encode_headers, split_headers
 
@@ -568,6 +571,26 @@ def test_who_asks_what_waits_misses_no_batch_that_goes_meanwhile(
     publishing.forget(0.0)  # behind the list
     (left,) = staging.files.iterdir()
     assert staging.waiting_bytes == left.stat().st_size
+
+
+def test_what_no_batch_has_delays_nobody_and_goes_after_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is of tasks and drivers that were killed; the publisher goes on for days."""
+    monkeypatch.setattr(staging_module, "SWEEP_S", 0.0)
+    staging = Staging(tmp_path)
+    staging.claim("p", "a stream")
+    kept, left = (staging.files / staging.stage("p", [Stretch([b"x"])])[0] for _ in range(2))
+    staging.commit(0, [kept.name])
+    assert staging.waiting_bytes == kept.stat().st_size
+    lost = left, left.with_suffix(".part"), tmp_path / "batch-000000000001.json.x.staged"
+    for hours, is_there in ((23, True), (25, False)):
+        for path in (kept, *lost):
+            path.touch()
+            os.utime(path, (time.time() - 3600 * hours,) * 2)
+        staging.forget(1e6)
+        assert [path.exists() for path in lost] == [is_there] * 3
+        assert kept.exists()
 
 
 def test_a_batch_that_is_repeated_changes_nothing(tmp_path: Path) -> None:

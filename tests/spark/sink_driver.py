@@ -1,7 +1,8 @@
 """A Spark driver of its own: publishes a directory of Parquet files, one in each batch, until it
 is done or killed.
 
-Arguments: the directory of files, the staging directory, the checkpoint's.
+Arguments: the directory of files, the staging directory, the checkpoint's; where Spark runs; how
+many bytes may be staged.
 """
 
 from __future__ import annotations
@@ -32,4 +33,5 @@ def publish(
 
 
 if __name__ == "__main__":
-    publish(session("publish", "local[2]"), *sys.argv[1:]).awaitTermination()
+    *places, master, ahead = sys.argv[1:]
+    publish(session("publish", master), *places, stagedBytes=ahead).awaitTermination()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+QUIET = ("--conf", "spark.log.level=ERROR")
 COMMAND = (sys.executable, "-c", "from ringcast.cli import main; main(prog_name='ringcast')")
 
 
@@ -71,8 +72,22 @@ def test_without_duckdb_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("small", ["audit --members 2 --segments 1", "fleet --seeds 2"])
+def test_spark_is_configured_as_it_is_told(small: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, "bench", *small.split(), "--conf", "spark.master=nowhere"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Master must either be" in done.stderr
+
+
+@pytest.mark.proof
 def test_the_whole_command() -> None:
-    options = ("--rows", "50000", "--rows", "100000", "--runs", "1", "--json")
+    options = ("--rows", "50000", "--rows", "100000", "--runs", "1", *QUIET, "--json")
     done = subprocess.run(
         [*COMMAND, "bench", "audit", *options], capture_output=True, text=True, timeout=600
     )

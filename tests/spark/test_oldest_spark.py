@@ -1,5 +1,5 @@
-"""The oldest PySpark that ringcast[spark] admits: archives as tables, the audit and its page; of a
-stream it says what that needs."""
+"""The oldest PySpark that ringcast[spark] admits: archives as tables, tables that are staged for a
+group, the audit and its page; of a stream it says what that needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if not FOUND.startswith("4.0."):
 
 from pyspark.errors import PySparkException  # noqa: E402 (as the following: they need pyspark)
 
+from ringcast.model import Stream  # noqa: E402
 from ringcast.spark import register  # noqa: E402
+from ringcast.trace.staging import Staging  # noqa: E402
+from ringcast.wire.headers import split_headers  # noqa: E402
 from support.archives import APP, WEB, WEB_UNIFORM, Kept, payload, write_file  # noqa: E402
 
 if TYPE_CHECKING:
@@ -63,6 +66,31 @@ def test_a_stream_says_what_it_needs(spark: SparkSession, archive: str) -> None:
     query = stream.writeStream.format("noop").trigger(availableNow=True).start()
     with pytest.raises(PySparkException, match=f"a stream needs PySpark 4.2 .* this is {FOUND}"):
         query.awaitTermination(60)
+
+
+def test_a_table_is_staged_for_a_group(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    rows = spark.range(100).coalesce(1)
+    rows = rows.selectExpr(
+        "CAST(CAST(id AS STRING) AS BINARY) AS payload", "map('k', 'v') AS headers"
+    )
+    writer = rows.write.format("ringcast").option("publisherId", "p").mode("append")
+    writer.save(str(tmp_path))
+    staging = Staging(tmp_path)
+    batch = staging.next_batch(0)
+    assert batch is not None
+    ((_, messages, stream, to),) = staging.messages(*batch.files)
+    assert (stream, to) == (Stream.UNIFORM, "")
+    assert [*map(split_headers, messages)] == [({"k": "v"}, b"%d" % id) for id in range(100)]
+
+
+def test_a_stream_to_a_group_says_what_it_needs(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    rows = spark.readStream.format("rate").load().selectExpr("CAST('x' AS BINARY) AS payload")
+    writer = rows.writeStream.format("ringcast").option("publisherId", "p")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(PySparkException, match=f"a stream needs PySpark 4.2 .* this is {FOUND}"):
+        writer.start(str(tmp_path / "staged")).awaitTermination(60)
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SOURCE = Path(ringcast.__file__).parent
 TASK = """
 import json, sys
-import ringcast.spark.sink, ringcast.spark.source, ringcast.spark.stream, ringcast.trace.staging
+import ringcast.spark.stream, ringcast.spark.stream_sink, ringcast.trace.staging
 files = {name: module.__file__ or "" for name, module in sys.modules.items()
          if hasattr(module, "__file__") and "." not in name}
 print(json.dumps([ringcast.__file__, sorted(files)]))

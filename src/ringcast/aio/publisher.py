@@ -95,7 +95,6 @@ class Publisher:
         )
         progress.incarnations = [self._group.me.incarnation]
         self._staging.note(progress)
-        self._staging.sweep()
         while True:
             self._group._presence.check_open()
             if self._staging.has_batches and self._node.view is not self._view:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 JAVA_MAJOR_MIN = 17
 LOOPBACK = "127.0.0.1"
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 300.0
 QUICK_START = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     "-XX:ReservedCodeCacheSize=240m"
@@ -90,10 +90,10 @@ def context(
     return SparkContext.getOrCreate(_conf(app, master).setAll(list(conf.items())))
 
 
-def start_gateway(master: str = "local[*]") -> None:
+def start_gateway(master: str = "local[*]", conf: Mapping[str, str] = NOTHING_SAID) -> None:
     """The JVM alone, for who wants to know what that takes."""
     _prepare_environment()
-    SparkContext._ensure_initialized(conf=_conf("", master))
+    SparkContext._ensure_initialized(conf=_conf("", master).setAll(list(conf.items())))
 
 
 def _conf(app: str, master: str, *, is_long: bool = False) -> SparkConf:

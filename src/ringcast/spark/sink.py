@@ -18,11 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, MapType, StringType
 
 from ringcast.aio.published import Offset, header_of
@@ -228,7 +224,7 @@ def start_publisher(options: SinkOptions) -> None:
         os.posix_spawn(command[0], command, os.environ, file_actions=files, setsid=True)
 
 
-class _Writer:
+class Writer:
     """What writers of tables and of streams share."""
 
     kind: str
@@ -250,13 +246,7 @@ class _Writer:
         Staging(self._options.path).drop(staged)
 
 
-class TableWriter(_Writer, DataSourceArrowWriter):
-    """`df.write`: one batch, the next of its publisher."""
+class TableWriter(Writer, DataSourceArrowWriter):
+    """`df.write`: one batch, the next of its publisher. That of streams: stream_sink.py."""
 
     kind = "tables"
-
-
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """`df.writeStream`: batches have the numbers that Spark gives them."""
-
-    kind = "a stream"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ringcast.errors import UsageError
@@ -107,7 +108,8 @@ class RingcastSource(DataSource):
         return TableWriter(SinkOptions.parse(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from ringcast.spark.sink import SinkOptions, StreamWriter
+        from ringcast.spark.sink import SinkOptions
+        from ringcast.spark.stream_sink import StreamWriter  # since 4.1
 
         if overwrite:
             raise UsageError("what a group was sent stays sent: outputMode('append')")
@@ -148,6 +150,11 @@ class ArchiveReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
+
+
+def streams_are_missing() -> UsageError:
+    """In an older PySpark than streams need: 4.2 for reading, where writing would do with 4.1."""
+    return UsageError(f"a stream needs PySpark 4.2 or newer, and this is {pyspark.__version__}")
 
 
 def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -11,13 +11,18 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from ringcast.errors import UsageError
 from ringcast.spark.messages import tasks_of
 from ringcast.spark.options import LATEST, nanoseconds
-from ringcast.spark.source import MessagesPartition, planned, read_partition, tell_gaps
+from ringcast.spark.source import (
+    MessagesPartition,
+    planned,
+    read_partition,
+    streams_are_missing,
+    tell_gaps,
+)
 from ringcast.trace.archive import Index
 from ringcast.trace.held import Position
 from ringcast.trace.retention import Query
@@ -31,8 +36,7 @@ try:
         SupportsTriggerAvailableNow,
     )
 except ImportError as error:
-    found = pyspark.__version__
-    raise UsageError(f"a stream needs PySpark 4.2 or newer, and this is {found}") from error
+    raise streams_are_missing() from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ A task stages a file. The driver commits the batch: its manifest gets its name o
 that is repeated, perhaps partitioned otherwise, changes nothing and its files go. The publisher
 reads the manifests in order. When the group has a batch, it notes that; a while later it removes
 the manifest, then the files. So whatever dies when, what is known of a batch only grows. Files that
-no manifest names are of tasks that failed: they go after a day.
+no manifest names are of tasks and drivers that failed: they count for nothing, and go after a day.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ringcast.trace.columns import PAYLOADS
 from ringcast.trace.footer import Recording
 from ringcast.trace.rows import HEADED, SEND, Row
 from ringcast.trace.segments import Segment, SegmentWriter
-from ringcast.trace.whole import sync, write_whole
+from ringcast.trace.whole import STAGED_SUFFIX, sync, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,6 +45,9 @@ ROW_MESSAGES: Final = 1024
 
 ORPHAN_S: Final = 86_400.0
 """So old a file without a manifest is nobody's."""
+
+SWEEP_S: Final = 3600.0
+"""How often such files are looked for."""
 
 
 class Batch(NamedTuple):
@@ -80,6 +83,7 @@ class Staging:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.files = self.path / "staged"
+        self._sweep_at = 0.0
 
     # What writes
 
@@ -131,7 +135,7 @@ class Staging:
             )
         number = last + 1 if number is None else number
         manifest = self._manifest(number)
-        staged = self.path / f"{manifest.name}.{uuid4().hex}.staged"
+        staged = self.path / f"{manifest.name}.{uuid4().hex}{STAGED_SUFFIX}"
         write_whole(staged, json.dumps([name for name in files if name]))
         try:
             if number == last:
@@ -152,15 +156,12 @@ class Staging:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of all files that are staged, and not published."""
+        """Of all files of batches that are not published."""
         through, found = self.progress().through, 0
-        published: set[str] = set()
         for number, path in self._manifests():
             with suppress(FileNotFoundError):  # the publisher has removed it meanwhile
-                published.update(_read(path, list) if number <= through else ())
-        for entry in os.scandir(self.files):
-            with suppress(FileNotFoundError):
-                found += 0 if entry.name in published else entry.stat().st_size
+                for name in _read(path, list) if number > through else ():
+                    found += (self.files / name).stat().st_size
         return found
 
     # What publishes
@@ -226,8 +227,11 @@ class Staging:
         return True
 
     def forget(self, keep_s: float) -> None:
-        """What has been published for so long goes. A publisher that dies between manifest and
-        files leaves orphans."""
+        """What has been published for so long goes; now and then, what no batch has. A publisher
+        that dies between manifest and files leaves such."""
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + SWEEP_S
+            self._sweep()
         through, before = self.progress().through, time.time() - keep_s
         for number, path in self._manifests():
             if number > through or path.stat().st_mtime > before:
@@ -247,14 +251,14 @@ class Staging:
                     found = list(map(kind, row[PAYLOADS]))
                     yield row["seqno"], found, Stream(row["stream"]), row["peer"]
 
-    def sweep(self) -> None:
-        """Remove what tasks that failed have left."""
+    def _sweep(self) -> None:
+        """Remove what tasks that failed have left, and drivers before a manifest had its name."""
         named = {name for _, path in self._manifests() for name in _read(path, list)}
         before = time.time() - ORPHAN_S
-        for entry in os.scandir(self.files):
+        for path in (*self.files.iterdir(), *self.path.glob(f"*{STAGED_SUFFIX}")):
             with suppress(FileNotFoundError):
-                if entry.name not in named and entry.stat().st_mtime < before:
-                    os.unlink(entry.path)
+                if path.name not in named and path.stat().st_mtime < before:
+                    path.unlink()
 
     def _manifest(self, number: int) -> Path:
         return self.path / f"batch-{number:012d}.json"
