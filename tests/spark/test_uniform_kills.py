@@ -13,8 +13,6 @@ from ringcast.spark.audit import audit
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
 
 MEMBERS = 5
 KILLS = 3
@@ -37,22 +35,20 @@ ENDS_S = 120.0
 
 
 @pytest.mark.proof
-def test_survivors_deliver_the_same_of_killed_senders(spark: SparkSession, tmp_path: Path) -> None:
+def test_survivors_deliver_the_same_of_killed_senders(tmp_path: Path) -> None:
     """And with frames and windows: acks, repairs and purges are right on that stream, too."""
-    check_kills(spark, tmp_path, seed=1, level="full")
+    check_kills(tmp_path, seed=1, level="full")
 
 
 @pytest.mark.proof
-def test_survivors_deliver_the_same_of_thirty_killed_senders(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_survivors_deliver_the_same_of_thirty_killed_senders(tmp_path: Path) -> None:
     for seed in range(100, 110):
-        check_kills(spark, tmp_path / str(seed), seed)
+        check_kills(tmp_path / str(seed), seed)
 
 
-def check_kills(spark: SparkSession, directory: Path, seed: int, level: str = "deliveries") -> None:
+def check_kills(directory: Path, seed: int, level: str = "deliveries") -> None:
     killed = run_cluster(directory, seed, level)
-    report = audit(spark, directory)
+    report = audit(None, directory)
     assert report.exit_status == 0, report.to_json()
     found = {verdict.id: verdict for verdict in report.verdicts}
     assert found["VS5"].status == "ok"
