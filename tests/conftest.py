@@ -12,7 +12,7 @@ import benchmarks  # noqa: F401 (programs that tests start find it then)
 if TYPE_CHECKING:
     import pytest
 
-settings.register_profile("commit", derandomize=True, deadline=None)
+settings.register_profile("commit", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("fresh", deadline=None, max_examples=1000)
 settings.load_profile("commit")
 

@@ -49,19 +49,25 @@ class Interrupter:
         self._last: dict[FrameType, int] = {}  # which instruction each frame was at
 
     def run(self, call: Callable[[], Any]) -> bool:
-        """True if it came to its end."""
+        """True if it came to its end. In a generator, which handles exceptions apart: after some
+        interrupts CPython 3.11 takes what was being handled for still being handled."""
+        return next(self._run(call))
+
+    def _run(self, call: Callable[[], Any]) -> Iterator[bool]:
+        is_done = False
         tracing, profiling = sys.gettrace(), sys.getprofile()
         sys._getframe().f_trace_opcodes = True  # 3.12 asks whether any frame wants them, just once
         sys.settrace(self._trace)
         try:
             call()
+            is_done = True
         except Interrupted:
-            return False
+            pass
         finally:
             sys.setprofile(profiling)
             sys.settrace(tracing)
             self._last.clear()  # with what the frames hold
-        return True
+        yield is_done
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
         if event == "call":  # in this order, from 3.13 on, which forgets what it was asked before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -30,6 +31,24 @@ PATIENT = MembershipConfig(
 
 FIRST = replace(PATIENT, discovery_wait_s=DISCOVERY_WAIT_MIN_S)
 """For whoever is the first: nobody is there to wait for."""
+
+
+class Losing:
+    """For `lose=`: a fifth of all datagrams, while it is on. Who joins and leaves meanwhile only
+    takes longer."""
+
+    def __init__(self, seed: int) -> None:
+        self.is_on = False
+        self._dice = random.Random(seed)
+
+    def __call__(self) -> bool:
+        return self.is_on and self._dice.random() < 0.2
+
+    def __enter__(self) -> None:
+        self.is_on = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_on = False
 
 
 def waits(group: Group) -> list[str]:

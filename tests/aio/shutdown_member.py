@@ -191,7 +191,7 @@ class Thread:
 if __name__ == "__main__":
     api, how, place, count, leave_timeout_s = sys.argv[1:]
     atexit.register(say, "atexit")
-    signal.alarm(120)
+    signal.alarm(240)
     os.environ.pop("PYTHONASYNCIODEBUG", None)
     kind = Member if api == "asyncio" else Thread
     work = getattr(kind(place, int(count), float(leave_timeout_s)), how)

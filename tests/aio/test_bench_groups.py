@@ -241,6 +241,7 @@ def test_crashes(transport: str) -> None:
     assert len(aims) == 2
 
 
+@pytest.mark.proof
 @in_own_network
 def test_a_host_that_vanishes() -> None:
     with Hosts(1):  # or it is skipped
@@ -252,6 +253,7 @@ def test_a_host_that_vanishes() -> None:
     assert [aim["wanted"] for aim in aims if aim["aim"].endswith(", s")] == ["≤ 1", "≤ 1"]
 
 
+@pytest.mark.proof
 @in_own_network
 def test_sealed_and_insecure_groups_take_turns_where_packets_are_small() -> None:
     with Hosts(1):  # or it is skipped

@@ -52,6 +52,7 @@ def test_a_small_receive_buffer_is_measured_beside_the_usual_one(how: list[str])
     assert report["uniform_ratio"] is report["stability_ratio"] is None
 
 
+@pytest.mark.proof
 def test_both_rates_and_their_ratio_are_printed() -> None:
     result = CliRunner().invoke(main, ["bench", "multicast", *SHORT, "--receive-buffer", "212992"])
     assert result.exit_code == 0, result.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import pydoc
+import re
 import signal
 import subprocess
 import sys
@@ -512,7 +513,8 @@ def test_what_could_not_be_sent_in_time_is_said(caplog: pytest.LogCaptureFixture
             with pytest.raises(GroupClosed):
                 large.result()
         (said,) = [text for text in caplog.messages if "A leaves before everybody" in text]
-    assert f"9..{sent}, the last {sent - 8} of these were not sent" in said
+    # Whether B has told in time that it has the first eight depends on the machine.
+    assert re.search(rf" [19]\.\.{sent}, the last {sent - 8} of these were not sent", said)
     assert engines() == []
 
 

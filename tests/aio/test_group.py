@@ -9,7 +9,17 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from loopback_groups import FIRST, PATIENT, exclude, numbered, read, vanish, waits, with_members
+from loopback_groups import (
+    FIRST,
+    PATIENT,
+    Losing,
+    exclude,
+    numbered,
+    read,
+    vanish,
+    waits,
+    with_members,
+)
 
 from ringcast import (
     Closed,
@@ -42,17 +52,18 @@ def test_everybody_gets_everything_in_each_senders_order() -> None:
 
 
 def test_a_fifth_of_all_datagrams_is_lost_and_nothing_is() -> None:
-    generator = random.Random(7)
+    losing = Losing(7)
 
     async def exchange(*groups: Group) -> None:
-        sends = [group.send_many(numbered(group.me.name, 300)) for group in groups]
-        results = await asyncio.gather(*sends, *(read(group, 900) for group in groups))
+        with losing:
+            sends = [group.send_many(numbered(group.me.name, 300)) for group in groups]
+            results = await asyncio.gather(*sends, *(read(group, 900) for group in groups))
         for got in results[3:]:
             for name in "ABC":
                 assert [p for sender, p in got if sender == name] == numbered(name, 300)
 
     config = MulticastConfig(datagram_bytes=600, xmit_interval_s=0.05)
-    with_members(3, multicast=config, lose=lambda: generator.random() < 0.2)(exchange)
+    with_members(3, multicast=config, lose=losing)(exchange)
 
 
 def test_a_large_message_travels_in_pieces() -> None:

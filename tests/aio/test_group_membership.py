@@ -439,7 +439,7 @@ def test_processes_that_start_at_the_same_instant_make_one_group() -> None:
     assert [process.returncode for process in processes] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("transport", ["udp", "tcp"])
+@pytest.mark.parametrize("transport", ["udp", pytest.param("tcp", marks=pytest.mark.proof)])
 def test_a_process_that_was_stopped_is_left_out_and_comes_back(transport: str) -> None:
     soon = {"heartbeat_s": 0.2, "suspect_after_s": 1.0, "verify_s": 0.3}
     with Cluster(members=3, membership=soon, transport=transport) as cluster:

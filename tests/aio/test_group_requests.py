@@ -13,6 +13,7 @@ from loopback_groups import (
     DEADLINE_S,
     FIRST,
     PATIENT,
+    Losing,
     exclude,
     numbered,
     read,
@@ -104,7 +105,7 @@ def test_requests_are_no_messages_whatever_they_look_like() -> None:
 
 
 def test_a_fifth_of_all_datagrams_is_lost_and_each_answer_fits_its_request() -> None:
-    generator = random.Random(5)
+    losing = Losing(5)
 
     async def exchange(*groups: Group) -> None:
         asks = [
@@ -114,14 +115,17 @@ def test_a_fifth_of_all_datagrams_is_lost_and_each_answer_fits_its_request() -> 
             for number in range(OPEN_MAX + 10)
         ]
         async with answering(groups[0]), answering(groups[1]), answering(groups[2]):
-            said = await asyncio.gather(*(g.request(to, what, timeout=25) for g, to, what in asks))
+            with losing:
+                said = await asyncio.gather(
+                    *(g.request(to, what, timeout=25) for g, to, what in asks)
+                )
         assert said == [2 * what for _, _, what in asks]
 
     with_members(
         3,
         multicast=MulticastConfig(xmit_interval_s=0.05),
         unicast=UnicastConfig(xmit_interval_s=0.05),
-        lose=lambda: generator.random() < 0.2,
+        lose=losing,
     )(exchange)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loopback_groups import PATIENT, numbered, read, until, vanish, with_members
+from loopback_groups import PATIENT, Losing, numbered, read, until, vanish, with_members
 
 from ringcast import GroupClosed, MulticastConfig, StabilityConfig, Stream, UsageError
 from ringcast.model import Origin
@@ -156,15 +155,16 @@ def test_a_large_message_travels_in_pieces_and_is_let_go() -> None:
 
 @RETAIN
 def test_a_fifth_of_all_datagrams_is_lost_and_still_nothing_is_kept(retain: bool) -> None:
-    generator = random.Random(7)
+    losing = Losing(7)
 
     async def exchange(*groups: Group) -> None:
-        await exchange_all(*groups, count=300)
-        await until(lambda: kept(*groups) == 0)
+        with losing:
+            await exchange_all(*groups, count=300)
+            await until(lambda: kept(*groups) == 0)
 
     reports = StabilityConfig(interval_s=0.01, retain_delivered=retain)
     config = MulticastConfig(datagram_bytes=600, xmit_interval_s=0.05, stability=reports)
-    with_members(3, multicast=config, lose=lambda: generator.random() < 0.2)(exchange)
+    with_members(3, multicast=config, lose=losing)(exchange)
 
 
 def test_a_member_that_does_not_read_holds_the_sender_back_at_the_largest_window() -> None:

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loopback_groups import PATIENT, exclude, numbered, read, restart, until, vanish, with_members
+from loopback_groups import (
+    PATIENT,
+    Losing,
+    exclude,
+    numbered,
+    read,
+    restart,
+    until,
+    vanish,
+    with_members,
+)
 
 from ringcast import (
     Address,
@@ -74,7 +84,7 @@ def echo_process(listen: str, known: Group) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_fifth_of_all_datagrams_is_lost_and_no_message_to_one_member_is() -> None:
-    generator = random.Random(11)
+    losing = Losing(11)
     count = 200
 
     async def exchange(*groups: Group) -> None:
@@ -84,9 +94,10 @@ def test_a_fifth_of_all_datagrams_is_lost_and_no_message_to_one_member_is() -> N
             for peer in sender.view
         ]
         sends += [group.send_many(numbered(group.me.name, count)) for group in groups]
-        *_, got_a, got_b, got_c = await asyncio.gather(
-            *sends, *(messages(group, 6 * count) for group in groups)
-        )
+        with losing:
+            *_, got_a, got_b, got_c = await asyncio.gather(
+                *sends, *(messages(group, 6 * count) for group in groups)
+            )
         for me, got in zip("ABC", (got_a, got_b, got_c), strict=True):
             for sender in "ABC":
                 own = [m for m in got if m.sender.name == sender and m.to_me]
@@ -97,7 +108,7 @@ def test_a_fifth_of_all_datagrams_is_lost_and_no_message_to_one_member_is() -> N
         await asyncio.gather(*(group.flush() for group in groups))  # who has left acks no more
 
     config = MulticastConfig(datagram_bytes=600, xmit_interval_s=0.05)
-    with_members(3, multicast=config, unicast=FAST, lose=lambda: generator.random() < 0.2)(exchange)
+    with_members(3, multicast=config, unicast=FAST, lose=losing)(exchange)
 
 
 def test_a_member_may_send_to_itself() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from contextlib import contextmanager, suppress
 from itertools import count, islice, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,22 @@ def read_all(group: blocking.Group) -> list[Message]:
 
 def check_seqnos(messages: list[Message]) -> None:
     assert [message.seqno for message in messages] == list(range(1, len(messages) + 1))
+
+
+def test_what_is_handled_when_an_interrupt_comes_is_over_with_it() -> None:
+    """Or it would be the context of what other tests raise."""
+
+    @contextmanager
+    def swallowing() -> Iterator[None]:
+        with suppress(ValueError):
+            yield
+
+    def work() -> None:
+        with swallowing(), suppress(KeyError), swallowing():
+            raise ValueError
+
+    for _ in interrupted_everywhere(work):
+        assert sys.exc_info() == (None, None, None)
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -503,7 +503,10 @@ def test_a_copy_of_a_process_has_a_salt_of_its_own() -> None:
 # Two hosts
 
 
-@pytest.mark.parametrize("transport", ["udp", "tcp", "multicast"])
+@pytest.mark.parametrize(
+    "transport",
+    ["udp", *(pytest.param(name, marks=pytest.mark.proof) for name in ("tcp", "multicast"))],
+)
 @in_own_network
 def test_hosts_with_one_key_are_one_group_and_with_two_they_never_are(transport: str) -> None:
     async def join_on(hosts: Hosts, at: int, key: bytes, stack: AsyncExitStack) -> Group:

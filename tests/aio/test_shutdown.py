@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from blocking_groups import members, threads
-from loopback_groups import DEADLINE_S, FIRST, with_members
+from loopback_groups import FIRST, with_members
 from shutdown_member import MESSAGES
 
 from ringcast import MulticastConfig, blocking
@@ -30,7 +29,9 @@ if TYPE_CHECKING:
     from ringcast import Group
 
 PROGRAM = Path(__file__).with_name("shutdown_member.py")
-HURRIED_S = 60.0
+ENDS_S = 280.0
+"""By far: a child that does not end has been ended by its own alarm."""
+HURRIED_S = 3600.0
 """Nobody waits for so long: it is cut short."""
 
 
@@ -59,13 +60,13 @@ class Child:
             self.until("cancelled")
         if signals:
             self.process.send_signal(signals[-1])
-        said, errors = self.process.communicate(timeout=DEADLINE_S)
+        said, errors = self.process.communicate(timeout=ENDS_S)
         return self.process.returncode, said.split("\n")[:-1], errors
 
 
 @contextmanager
 def child(
-    api: str, how: str, count: int = MESSAGES, patience_s: float = 30.0, *, reads: bool = True
+    api: str, how: str, count: int = MESSAGES, patience_s: float = ENDS_S, *, reads: bool = True
 ) -> Iterator[tuple[Child, Callable[[], list[bytes]]]]:
     """A process that sends; and what arrives of it, until it has left."""
     config = MulticastConfig(datagram_bytes=8000)
@@ -73,7 +74,7 @@ def child(
         reading = pool.submit(lambda: [m.payload for m in islice(a, count if reads else 0)])
         program = Child(api, how, a, count, patience_s)
         try:
-            yield program, lambda: reading.result(DEADLINE_S)
+            yield program, lambda: reading.result(ENDS_S)
         finally:
             program.process.kill()
             program.process.communicate()
@@ -144,9 +145,7 @@ def test_a_second_signal_ends_it_at_once_and_says_what_was_not_delivered(
 ) -> None:
     count = 20
     with child(api, "alone", count, HURRIED_S, reads=False) as (program, _):
-        began = time.monotonic()
         status, said, errors = program.end(number, number)
-        assert time.monotonic() - began < HURRIED_S / 2
     assert status == (TERMINATED if number == signal.SIGTERM else -number)
     assert said == ["finally", "atexit"]
     assert f"S leaves before everybody has delivered its messages: 1..{count}" in errors

@@ -408,6 +408,7 @@ def test_a_process_that_restarts_on_its_port_is_let_in_again() -> None:
             assert [answer["view"] for answer in cluster.await_view()] == [["m0", "m1", name]] * 3
 
 
+@pytest.mark.proof
 def test_the_bench_measures_it() -> None:
     workload = Workload(members=2, seconds=0.1, runs=1, transport="tcp")
     with workload.cluster() as cluster:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import codecs
+import json
 import os
 import pty
 import re
@@ -12,11 +14,13 @@ import subprocess
 import sys
 import termios
 import time
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from types import TracebackType
 
 DEADLINE_S = 60.0
@@ -33,15 +37,29 @@ suspect_after_s = 600.0
 """Nobody is suspected because the machine is busy, and a few messages fill a window."""
 
 
+@cache
+def _forking() -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    program = Path(__file__).with_name("forking.py")
+    process = subprocess.Popen([sys.executable, program], stdin=pipe, stdout=pipe, text=True)
+    atexit.register(process.communicate)
+    return process
+
+
 def ringcast(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *args],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    """A command that has nothing to read, and ends by itself."""
+    forking = _forking()
+    assert forking.stdin is not None
+    assert forking.stdout is not None
+    with TemporaryDirectory() as place:
+        out, err = Path(place, "out"), Path(place, "err")
+        asked = {"arguments": args, "environment": {**os.environ}, "directory": os.getcwd()}
+        print(json.dumps({**asked, "out": str(out), "err": str(err)}), file=forking.stdin)
+        forking.stdin.flush()
+        ready, _, _ = select.select([forking.stdout], [], [], DEADLINE_S)
+        assert ready, f"{args} does not end"
+        status = int(forking.stdout.readline())
+        return subprocess.CompletedProcess(args, status, out.read_text(), err.read_text())
 
 
 def told(*args: str) -> str:

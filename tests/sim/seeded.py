@@ -36,9 +36,9 @@ class Plan(NamedTuple):
     purge: str = "acks"
     partitions: bool = False
     first: int = 0
-    """So many run on every commit."""
+    """So many run in `make proof`, and two of them on every commit."""
     kept: tuple[int, ...] = ()
-    """Others that have found something."""
+    """Others that have found something: they run on every commit."""
 
     def __str__(self) -> str:
         """As the commands take it."""
@@ -72,6 +72,12 @@ PLANS = (
     Plan("total", first=6, kept=(106,)),
     Plan("total", partitions=True, first=4),
 )
+
+
+def seeds(few: int, many: int) -> list[object]:
+    """As parameters: a few on every commit, all of them in `make proof`."""
+    rest = (pytest.param(seed, marks=pytest.mark.proof) for seed in range(few, many))
+    return [*range(few), *rest]
 
 
 def tally_of(summaries: Iterable[Summary]) -> Tally:

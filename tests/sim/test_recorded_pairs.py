@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from seeded import seeds
 
 pytest.importorskip("pyarrow", reason="needs ringcast[spark]")
 
@@ -91,7 +92,7 @@ def judged(directory: Path) -> dict[str, Verdict]:
     return {verdict.id: verdict for verdict in report.verdicts}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_all_that_members_do_is_judged_and_nothing_is_found(tmp_path: Path, seed: int) -> None:
     record(tmp_path, seed)
     found = judged(tmp_path)

@@ -32,14 +32,14 @@ SAFETY_MS = 3000.0
 
 
 SEEDS = {
-    Plan("multicast"): range(3),
-    Plan("multicast", "stability"): range(2),
-    Plan("unicast"): range(4),
-    Plan("group"): range(4),
-    Plan("group", "stability"): range(2),
-    Plan("group", partitions=True): (1, 3),
-    Plan("uniform"): range(3),
-    Plan("uniform", "stability"): range(2),
+    Plan("multicast"): range(1),
+    Plan("multicast", "stability"): range(1),
+    Plan("unicast"): range(2),
+    Plan("group"): range(2),
+    Plan("group", "stability"): range(1),
+    Plan("group", partitions=True): (1,),
+    Plan("uniform"): range(1),
+    Plan("uniform", "stability"): range(1),
 }
 """On every commit. Half of the groups transfer state."""
 
@@ -101,5 +101,5 @@ def test_timers_may_be_late_and_come_in_any_order(
 @pytest.mark.proof
 @pytest.mark.parametrize("plan", SEEDS, ids=str)
 def test_timers_may_be_late_in_many_seeds(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    tally = tally_of(summaries(monkeypatch, plan, range(1000, 1000 + 40 * len(SEEDS[plan]))))
+    tally = tally_of(summaries(monkeypatch, plan, range(1000, 1040 + 80 * len(SEEDS[plan]))))
     check_nothing_failed(tally, f"(late timers of {plan})")

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from seeded import seeds
 
 from ringcast import (
     GroupClosed,
@@ -89,7 +90,7 @@ def test_a_flush_waits_for_what_every_task_has_sent_before_it() -> None:
 
 @pytest.mark.parametrize("config", [ACKS, VOTES], ids=["acks", "reports"])
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_what_a_receipt_says_is_true(seed: int, how: str, config: dict[str, Any]) -> None:
     """Under loss, with large messages among small ones, and a member that crashes in between."""
 

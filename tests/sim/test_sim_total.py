@@ -41,7 +41,16 @@ BROKEN: dict[str, tuple[Plan, Iterable[int], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+SHOWN_SOON = ("1 takes what is held", "3 accepts and orders while frozen")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in SHOWN_SOON else pytest.param(name, marks=pytest.mark.proof)
+        for name in BROKEN
+    ],
+)
 def test_what_is_broken_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, seeds, rules = BROKEN[name]
     for owner, attribute, defect in DEFECTS[name]:

@@ -15,6 +15,7 @@ import pytest
 
 from ringcast.events import Delivered, FragmentsDelivered
 from ringcast.model import Address, Member, Origin, Run, Stream, View, ViewId
+from ringcast.spark.audit import audit
 from ringcast.trace import sealed
 from ringcast.trace.footer import Recording
 from ringcast.trace.recorder import STRETCH_NS, Recorder
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from ringcast.spark.report import Report, Verdict
     from ringcast.trace.rows import Row
 
 BLOCK_MESSAGES = 16
@@ -317,3 +319,26 @@ def read_traces(directory: Path) -> Traces:
             if info.is_last:
                 traces.stopped.add(name)
     return traces
+
+
+def judge(
+    life: Traces, directory: Path, plant: Callable[[Traces], None] | None = None
+) -> tuple[Report, dict[str, Verdict]]:
+    """What the audit says of this life with something planted in it."""
+    traces = life.copy()
+    if plant is not None:
+        plant(traces)
+    traces.write(directory)
+    report = audit(None, directory)
+    return report, {verdict.id: verdict for verdict in report.verdicts}
+
+
+def check_found(
+    life: Traces, directory: Path, plants: Mapping[Callable[[Traces], None], str]
+) -> None:
+    """All that is planted is found by its rule, in rows that were changed."""
+    for plant, violated in plants.items():
+        report, found = judge(life, directory / plant.__name__, plant)
+        assert report.exit_status == 1, plant.__name__
+        assert found[violated].violation_count, (plant.__name__, report.summary)
+        assert all(each.rows for each in found[violated].violations), plant.__name__

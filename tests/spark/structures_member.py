@@ -91,7 +91,9 @@ class Caller:
             await self._call("counter", "get", doing=self._counter.get(fresh=True))
         else:
             number = self._dice.randrange(1, 9)
-            await self._call("counter", "add", number, doing=self._counter.add(number))
+            counted = await self._call("counter", "add", number, doing=self._counter.add(number))
+            await self._items.update({self._name: counted, "last": [self._name, counted]})
+            say(added=counted)
 
     async def hold(self) -> None:
         token = await self._call("lock", "acquire", doing=self._lock.acquire())

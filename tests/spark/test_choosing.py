@@ -6,6 +6,7 @@ import os
 import random
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,11 +35,11 @@ from ringcast.trace.starts import taken_before
 from support.archives import APP, WEB, WEB_UNIFORM, Kept, write_file
 from support.groups import BEGIN, content, damage_column, minute, write_groups
 from support.reads import Reads
+from support.s3 import store
 from support.shaky_disk import ShakyDisk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from pyspark.sql.datasource import Filter
 
@@ -255,6 +256,24 @@ def test_a_disk_that_fails_now_and_then_changes_nothing_of_it(archive: Path) -> 
         )
 
 
+def test_an_object_store_is_asked_for_less_where_less_is_wanted(archive: Path) -> None:
+    """And it fails every twentieth request."""
+    with store(archive.parent.parent, every=20) as server:
+        uri = server.uri(f"{archive.parent.name}/{archive.name}")
+        assert len(table(uri)) == 2 * LAST + GROUP
+        whole, server.sent_bytes = server.sent_bytes, 0
+        late = [GreaterThan(SEQNO, LAST - GROUP)]
+        assert len(table(uri, ("sender", "seqno"), late)) == 2 * GROUP
+        assert server.sent_bytes < whole / 2
+        stream = Stream(uri)
+        stream.step()
+        write_groups(archive, "one", [[(WEB, LAST + 1, LAST + 5)]], idx=9000)
+        stream.step()
+        assert len(stream.read) == len(set(stream.read)) == 2 * LAST + GROUP + 5
+        assert server.failed
+    assert not (archive / "queries").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -299,8 +318,9 @@ def test_columns_that_there_are_not_are_told(columns: StructType, said: str) -> 
 class Stream:
     """A query that takes one step after the other, and what it has read."""
 
-    def __init__(self, archive: Path, **options: str) -> None:
-        said = {"path": str(archive), "query": "q", "gapWaitSeconds": "0", **options}
+    def __init__(self, archive: Path | str, **options: str) -> None:
+        named = {"query": "q"} if isinstance(archive, Path) else {}  # an object store knows none
+        said = {"path": str(archive), "gapWaitSeconds": "0", **named, **options}
         self.reader = ArchiveStreamReader(Options.parse(said, is_stream=True))
         self.at = self.reader.initialOffset()
         self.read: list[tuple[str, int]] = []

@@ -42,8 +42,9 @@ def catch_up(spark: SparkSession, directory: Path, files_per_batch: int = 100) -
     return list(follow(spark, directory, every_s=None, files_per_batch=files_per_batch))
 
 
-def assert_same(report: Report, spark: SparkSession, directory: Path) -> None:
-    assert report.to_json() == audit(spark, directory).to_json()
+def assert_same(report: Report, directory: Path) -> None:
+    """In one process: that Spark says the same of a directory, test_audit shows."""
+    assert report.to_json() == audit(None, directory).to_json()
 
 
 def deliver_again(traces: Traces) -> None:
@@ -61,10 +62,10 @@ def test_it_reads_each_segment_once_and_says_what_the_whole_audit_says(
     assert [step.batch for step in steps] == [0, 1, 2]
     assert sum(step.new for step in steps) == steps[-1].segments == segments
     assert steps[-1].report.exit_status == 1
-    assert_same(steps[-1].report, spark, tmp_path)
+    assert_same(steps[-1].report, tmp_path)
     (again,) = catch_up(spark, tmp_path)
     assert (again.batch, again.new, again.segments) == (-1, 0, segments)
-    assert_same(again.report, spark, tmp_path)
+    assert_same(again.report, tmp_path)
 
 
 def test_segments_that_come_late_twice_torn_or_go_change_it_as_they_change_the_whole(
@@ -81,7 +82,7 @@ def test_segments_that_come_late_twice_torn_or_go_change_it_as_they_change_the_w
     (first,) = catch_up(spark, directory)
     assert "not a whole segment" in first.report.verdicts[0].detail
     assert first.report.exit_status == 3
-    assert_same(first.report, spark, directory)
+    assert_same(first.report, directory)
 
     (aside / late.name).rename(late)
     shutil.copy(twice, directory / "copy.parquet")
@@ -90,12 +91,12 @@ def test_segments_that_come_late_twice_torn_or_go_change_it_as_they_change_the_w
     assert second.new == 3
     assert second.report.exit_status == 0
     assert second.report.notes == [f"a copy of {twice.name} is ignored"]
-    assert_same(second.report, spark, directory)
+    assert_same(second.report, directory)
 
     late.unlink()
     (third,) = catch_up(spark, directory)
     assert third.report.exit_status == 3
-    assert_same(third.report, spark, directory)
+    assert_same(third.report, directory)
 
 
 def test_it_goes_on_while_segments_come(
@@ -110,7 +111,7 @@ def test_it_goes_on_while_segments_come(
             if path.exists():
                 path.rename(directory / path.name)
         step = next(step for step in steps if step.segments == arrived)
-        assert_same(step.report, spark, directory)
+        assert_same(step.report, directory)
     stop.set()
     assert list(steps) == []
     assert not (directory / STATE).exists()
@@ -159,7 +160,7 @@ def test_kept_digests_are_put_together_and_forget_what_is_gone(
     shutil.copy(written["a"][0], tmp_path / "copy-1.parquet")
     (step,) = catch_up(spark, tmp_path)
     assert step.new == 2
-    assert_same(step.report, spark, tmp_path)
+    assert_same(step.report, tmp_path)
 
 
 def test_a_renamed_folder_goes_on_where_it_was(
@@ -172,7 +173,7 @@ def test_a_renamed_folder_goes_on_where_it_was(
     late.rename(moved / written["a"][-1].name)
     (step,) = catch_up(spark, moved)
     assert step.new == 1  # of the others it is known
-    assert_same(step.report, spark, moved)
+    assert_same(step.report, moved)
     assert step.report.exit_status == 0
 
 
@@ -272,7 +273,7 @@ def test_killed_before_spark_knows_that_a_batch_is_done_it_takes_that_batch_agai
     assert steps[0].batch == 1  # again, and it says the same
     found = (files / "000000000001.jsonl").read_text()
     assert sorted(found.splitlines()) == sorted(before["000000000001.jsonl"].splitlines())
-    assert_same(steps[-1].report, spark, tmp_path)
+    assert_same(steps[-1].report, tmp_path)
 
 
 @pytest.mark.proof
@@ -289,25 +290,23 @@ def test_wherever_it_is_killed_it_says_the_same_in_the_end(
     late.rename(written["c"][2])
     *_, last = catch_up(spark, tmp_path / "run", files_per_batch=4)
     assert last.report.exit_status == 1
-    assert_same(last.report, spark, tmp_path / "run")
+    assert_same(last.report, tmp_path / "run")
 
 
 # The command
 
 
-def test_the_command_prints_what_changes_a_line_each(
-    spark: SparkSession, traces: Traces, tmp_path: Path
-) -> None:
+def test_the_command_prints_what_changes_a_line_each(traces: Traces, tmp_path: Path) -> None:
     clean = tmp_path / "clean"
     traces.write(clean)
     deliver_again(traces)
     traces.write(tmp_path / "planted")
     changes = Changes()
-    first = list(changes.lines(audit(spark, clean)))
+    first = list(changes.lines(audit(None, clean)))
     assert first[0].startswith("G1: ")
     assert "guarantees were judged and held" in first[-1]
-    assert list(changes.lines(audit(spark, clean))) == []
-    told = list(changes.lines(audit(spark, tmp_path / "planted")))
+    assert list(changes.lines(audit(None, clean))) == []
+    told = list(changes.lines(audit(None, tmp_path / "planted")))
     assert told[-1] == "2 guarantees violated."
     assert [line.split(":")[0] for line in told[:-1]] == ["G2 N2", "VS3"]
     assert all("ok → " in line for line in told[:-1])
@@ -333,7 +332,7 @@ def test_a_command_runs_once_for_each_violation_that_is_new(
     traces.write(directory)
     how = {"state": None, "run_id": None, "every_s": None, "json_file": None}
     assert follow_audit(spark, directory, command=command, **how) == 1
-    report = audit(spark, directory)
+    report = audit(None, directory)
     Alarm(command, directory / STATE).tell(report)  # the next call finds what this one has found
     found = [line.split("|") for line in said.read_text().splitlines()]
     assert found == [

@@ -7,20 +7,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ringcast.spark.audit import audit
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 SCRIPT = Path(__file__).with_name("small_disk.py")
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="there is no unshare(1)")
-def test_a_full_disk_costs_rows_and_no_message(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_full_disk_costs_rows_and_no_message(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     saved = tmp_path / "saved"
@@ -40,7 +36,7 @@ def test_a_full_disk_costs_rows_and_no_message(spark: SparkSession, tmp_path: Pa
     for recorder in said["recorders"]:
         assert recorder["lost_to_disk"] > 0
         assert "No space left on device" in recorder["last_error"]
-    report = audit(spark, saved)
+    report = audit(None, saved)
     judged = [verdict for verdict in report.verdicts if not verdict.is_excused]
     assert {verdict.status for verdict in judged} == {"incomplete"}
     for verdict in judged:

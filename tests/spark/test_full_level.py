@@ -59,6 +59,7 @@ def test_everything_is_judged_and_held(spark: SparkSession, traces: Traces, tmp_
     traces.write(tmp_path)
     report = audit(spark, tmp_path)
     assert report.exit_status == 0, report.to_json()
+    assert report.to_json() == audit(None, tmp_path).to_json()
     judged = [verdict for verdict in report.verdicts if verdict.id in RECORDED]
     idle = {verdict.id for verdict in judged if verdict.status != "ok"}
     # Nobody was killed, no message was uniform, nobody missed a view; nobody asked or told another
@@ -91,12 +92,12 @@ def test_every_row_is_one_that_the_simulator_writes(traces: Traces) -> None:
 
 
 def test_one_member_that_records_less_leaves_the_rest_inconclusive(
-    spark: SparkSession, traces: Traces, tmp_path: Path
+    traces: Traces, tmp_path: Path
 ) -> None:
     less = replace(traces.recordings["m1"], level="deliveries")
     traces.recordings = {**traces.recordings, "m1": less}
     traces.write(tmp_path)
-    report = audit(spark, tmp_path)
+    report = audit(None, tmp_path)
     needing = [verdict for verdict in report.verdicts if verdict.id in NEED_FULL]
     assert {verdict.status for verdict in needing} == {"inconclusive"}
     assert all(verdict.premises for verdict in needing if verdict.id not in IF_ANY)
@@ -162,7 +163,6 @@ ALSO = {"G5": {"N-L5"}}
     ],
 )
 def test_what_is_planted_is_found_in_its_row(
-    spark: SparkSession,
     whole: Traces,
     traces: Traces,
     tmp_path: Path,
@@ -172,7 +172,7 @@ def test_what_is_planted_is_found_in_its_row(
     plant(traces)
     changed = set(traces.all_rows()) - set(whole.all_rows())
     traces.write(tmp_path)
-    report = audit(spark, tmp_path)
+    report = audit(None, tmp_path)
     found = {verdict.id for verdict in report.verdicts if verdict.violation_count}
     assert found - ALSO.get(violated, set()) == {violated}
     shown: set[Row] = set()

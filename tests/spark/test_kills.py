@@ -17,8 +17,6 @@ from ringcast.trace.segments import Segment, segment_paths
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
 PATIENT = {"suspect_after_s": 60.0, "verify_s": 10.0}
 """Who is killed refuses datagrams; nobody is to be missed because the machine is busy."""
 
@@ -28,28 +26,25 @@ TRADE = {"op": "trade", "seconds": 5.0, "batch": 20, "rate": 2000}
 @pytest.mark.parametrize(
     ("seed", "kills"),
     [
-        (1, 3),
-        *(pytest.param(seed, 3, marks=pytest.mark.proof) for seed in (2, 3)),
-        pytest.param(4, 1, marks=pytest.mark.proof),
+        (4, 1),
+        *(pytest.param(seed, 3, marks=pytest.mark.proof) for seed in (1, 2, 3)),
     ],
 )
-def test_kills_leave_unknown_tails_and_no_violation(
-    spark: SparkSession, tmp_path: Path, seed: int, kills: int
-) -> None:
-    check_kills(spark, tmp_path, seed, kills)
+def test_kills_leave_unknown_tails_and_no_violation(tmp_path: Path, seed: int, kills: int) -> None:
+    check_kills(tmp_path, seed, kills)
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize(("seed", "kills"), [*((seed, 3) for seed in range(100, 116)), (116, 2)])
 def test_fifty_kills_leave_unknown_tails_and_no_violation(
-    spark: SparkSession, tmp_path: Path, seed: int, kills: int
+    tmp_path: Path, seed: int, kills: int
 ) -> None:
-    check_kills(spark, tmp_path, seed, kills)
+    check_kills(tmp_path, seed, kills)
 
 
-def check_kills(spark: SparkSession, directory: Path, seed: int, kills: int) -> None:
+def check_kills(directory: Path, seed: int, kills: int) -> None:
     killed = run_cluster(directory, seed, kills)
-    report = audit(spark, directory)
+    report = audit(None, directory)
     assert report.exit_status == 0, report.to_json()
     found = {verdict.id: verdict for verdict in report.verdicts}
     assert found["G1"].status == "unknown tail"
@@ -83,9 +78,7 @@ def run_cluster(directory: Path, seed: int, kills: int) -> set[str]:
 
 
 @pytest.mark.proof
-def test_a_member_that_was_stopped_leaves_one_whole_trace(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_member_that_was_stopped_leaves_one_whole_trace(tmp_path: Path) -> None:
     """It is left out while it sleeps, and comes back as the same incarnation."""
     soon = {"heartbeat_s": 0.2, "suspect_after_s": 1.0, "verify_s": 0.3}
     with Cluster(members=4, loss=0.02, record=tmp_path, membership=soon) as cluster:
@@ -105,7 +98,7 @@ def test_a_member_that_was_stopped_leaves_one_whole_trace(
         assert {tuple(answer["view"]) for answer in cluster.hear_all()} == {
             ("m0", "m2", "m3", "m1")
         }
-    report = audit(spark, tmp_path)
+    report = audit(None, tmp_path)
     assert report.exit_status == 0, report.to_json()
     judged = [verdict for verdict in report.verdicts if verdict.id in RECORDED]
     assert {verdict.status for verdict in judged} <= {"ok", "inconclusive"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
@@ -45,6 +46,7 @@ from ringcast.spark.page.settings import settings
 from ringcast.spark.page.wire import control
 from ringcast.spark.report import Names, Report, Verdict, Violation
 from ringcast.trace.rows import LISTS, Row
+from support.modes import umask
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,9 +101,11 @@ def read_page(page: str) -> Reader:
 
 
 def page_of(spark: SparkSession, directory: Path) -> Reader:
-    report = audit(spark, directory)
-    write_page(spark, report, directory / "page.html")
-    return read_page((directory / "page.html").read_text())
+    page = directory / "page.html"
+    with umask(0):
+        write_page(spark, audit(None, directory), page)
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600  # it is its owner's alone
+    return read_page(page.read_text())
 
 
 EVIL = "<script>alert('x')</script>\"&\n\u202e"

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cluster_traces import Traces
-    from pyspark.sql import SparkSession
 
 
 PROGRAM = Path(__file__).with_name("partition_member.py")
@@ -137,9 +136,9 @@ def start_process() -> subprocess.Popen[str]:
     )
 
 
-def check_audit(spark: SparkSession, directory: Path, killed: str = "") -> None:
+def check_audit(directory: Path, killed: str = "") -> None:
     """No violation, nothing incomplete, nothing that could not be judged."""
-    report = audit(spark, directory)
+    report = audit(None, directory)
     assert report.exit_status == 0, report.to_json()
     for verdict in report.verdicts:
         if verdict.id in RECORDED and (verdict.premises or verdict.id not in IF_ANY):
@@ -169,9 +168,7 @@ def check_reading(answers: dict[str, dict[str, Any]], merged: dict[str, int], *s
             assert since[1] == last
 
 
-def test_a_parted_group_goes_on_on_both_sides_and_becomes_one_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_parted_group_goes_on_on_both_sides_and_becomes_one_again(tmp_path: Path) -> None:
     with Members("ABCDE", tmp_path, SOON) as members:
         members.ask_all("send")
         members.trade_a_while()
@@ -192,13 +189,11 @@ def test_a_parted_group_goes_on_on_both_sides_and_becomes_one_again(
         # Those before brought one member in, or left some out.
         assert all(len(view["parts"]) in (0, 2) for view in answer["views"])
         assert all(len(view["parts"][-1]) == 1 for view in answer["views"][:-1] if view["parts"])
-    check_audit(spark, members.traces)
+    check_audit(members.traces)
 
 
 @pytest.mark.proof
-def test_a_group_in_three_parts_on_bad_links_becomes_one_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_group_in_three_parts_on_bad_links_becomes_one_again(tmp_path: Path) -> None:
     with Members("ABCD", tmp_path, SOON) as members:
         before = members.ask_all("send")
         members.trade_a_while()
@@ -217,13 +212,11 @@ def test_a_group_in_three_parts_on_bad_links_becomes_one_again(
             assert last == answers[sender]["sent"]
     assert incarnations(answers) == incarnations(before)
     assert members.proxy.dropped["C", "D"] > 0
-    check_audit(spark, members.traces)
+    check_audit(members.traces)
 
 
 @pytest.mark.proof
-def test_a_cut_shorter_than_suspicion_changes_no_view_and_loses_nothing(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_cut_shorter_than_suspicion_changes_no_view_and_loses_nothing(tmp_path: Path) -> None:
     with Members("ABC", tmp_path, PATIENT) as members:
         before = members.ask_all("send")
         members.trade_a_while()
@@ -238,12 +231,12 @@ def test_a_cut_shorter_than_suspicion_changes_no_view_and_loses_nothing(
         assert answer["views"][-1]["names"] == ["A", "B", "C"]
         assert len(answer["views"]) <= 3  # as they came
     assert incarnations(answers) == incarnations(before)
-    check_audit(spark, members.traces)
+    check_audit(members.traces)
 
 
 @pytest.mark.proof
 def test_a_member_that_is_deaf_parts_from_the_others_and_comes_back_as_itself(
-    spark: SparkSession, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     """It misses them, and they hear that it has gone on without them."""
     with Members("ABC", tmp_path, SOON) as members:
@@ -260,13 +253,11 @@ def test_a_member_that_is_deaf_parts_from_the_others_and_comes_back_as_itself(
     assert incarnations(answers) == incarnations(before)
     for answer in answers.values():
         assert answer["views"][-1] == {"names": ["A", "B", "C"], "parts": [["A", "B"], ["C"]]}
-    check_audit(spark, members.traces)
+    check_audit(members.traces)
 
 
 @pytest.mark.proof
-def test_a_member_that_is_mute_is_excluded_and_comes_back_as_itself(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_member_that_is_mute_is_excluded_and_comes_back_as_itself(tmp_path: Path) -> None:
     """It hears that the others have gone on without it, and goes on alone."""
     with Members("ABC", tmp_path, SOON) as members:
         before = members.ask_all("send")
@@ -284,7 +275,7 @@ def test_a_member_that_is_mute_is_excluded_and_comes_back_as_itself(
             first, last = answer["read"][sender][-1]
             assert first <= merged[sender]["sent"] + 1, (reader, sender)
             assert last == answers[sender]["sent"]
-    check_audit(spark, members.traces)
+    check_audit(members.traces)
 
 
 @pytest.mark.proof
@@ -293,9 +284,7 @@ def test_a_member_that_is_mute_is_excluded_and_comes_back_as_itself(
     [False, True],
     ids=["at once", "when one has merged"],
 )
-def test_who_leads_the_merge_is_killed(
-    spark: SparkSession, tmp_path: Path, is_merged: bool
-) -> None:
+def test_who_leads_the_merge_is_killed(tmp_path: Path, is_merged: bool) -> None:
     with Members("ABCDE", tmp_path, SOON) as members:
         before = members.ask_all("send")
         members.trade_a_while()
@@ -313,7 +302,7 @@ def test_who_leads_the_merge_is_killed(
     del before["C"]
     assert incarnations(answers) == incarnations(before)
     assert len({tuple(answer["view"]) for answer in answers.values()}) == 1
-    check_audit(spark, members.traces, killed="C")
+    check_audit(members.traces, killed="C")
 
 
 # The audit, on what recorders write of members that part and come back as themselves
@@ -340,10 +329,10 @@ def reunion(tmp_path_factory: pytest.TempPathFactory) -> Traces:
 
 
 def test_members_that_come_back_as_themselves_raise_no_alarm(
-    spark: SparkSession, reunion: Traces, tmp_path: Path
+    reunion: Traces, tmp_path: Path
 ) -> None:
     reunion.write(tmp_path)
-    report = audit(spark, tmp_path)
+    report = audit(None, tmp_path)
     assert report.exit_status == 0, report.to_json()
     for verdict in report.verdicts:
         is_due = verdict.premises or verdict.id not in IF_ANY
@@ -386,7 +375,6 @@ def hide_that_it_opened_again(traces: Traces) -> None:
     ],
 )
 def test_what_is_wrong_with_a_window_that_opens_again_is_found(
-    spark: SparkSession,
     reunion: Traces,
     tmp_path: Path,
     plant: Callable[[Traces], None],
@@ -396,7 +384,7 @@ def test_what_is_wrong_with_a_window_that_opens_again_is_found(
     traces = reunion.copy()
     plant(traces)
     traces.write(tmp_path)
-    report = audit(spark, tmp_path)
+    report = audit(None, tmp_path)
     found = {verdict.id: verdict for verdict in report.verdicts if verdict.violation_count}
     assert set(found) == violated
     shown = {each.text: each.rows for verdict in found.values() for each in verdict.violations}

@@ -5,22 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster_traces import read_traces
+from cluster_traces import check_found, judge, read_traces
 from plants_order import FOUND, record_order
 
-from ringcast.spark.audit import audit
 from ringcast.spark.report import OF_ORDER
 from ringcast.spark.summarize import summarize_segment
 from ringcast.spark.summary import BUCKET_POSITIONS, SegmentSummary
 from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from cluster_traces import Traces
-
-    from ringcast.spark.report import Report, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +24,6 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Traces:
     directory = tmp_path_factory.mktemp("order")
     record_order(directory)
     return read_traces(directory)
-
-
-def judge(
-    life: Traces, directory: Path, plant: Callable[[Traces], None] | None = None
-) -> tuple[Report, dict[str, Verdict]]:
-    traces = life.copy()
-    if plant is not None:
-        plant(traces)
-    traces.write(directory)
-    report = audit(None, directory)
-    return report, {verdict.id: verdict for verdict in report.verdicts}
 
 
 def taken(traces: Traces) -> int:
@@ -60,11 +45,7 @@ def test_the_clean_life_is_judged_and_has_nothing_to_be_found(life: Traces, tmp_
 def test_all_that_is_planted_is_found_in_rows_that_were_changed(
     life: Traces, tmp_path: Path
 ) -> None:
-    for plant, violated in FOUND.items():
-        report, found = judge(life, tmp_path / plant.__name__, plant)
-        assert report.exit_status == 1, plant.__name__
-        assert found[violated].violation_count, (plant.__name__, report.summary)
-        assert all(each.rows for each in found[violated].violations), plant.__name__
+    check_found(life, tmp_path, FOUND)
 
 
 def test_stretches_are_compared_wherever_rows_are_cut(life: Traces, tmp_path: Path) -> None:

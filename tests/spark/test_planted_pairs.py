@@ -44,13 +44,11 @@ def test_what_is_planted_is_found_in_what_members_recorded(tmp_path: Path) -> No
 def test_spark_says_of_pairs_what_is_said_in_one_process(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    ids = ("S1", "Y-L2")
-    plants = [next(plant for plant in UNICAST_PLANTS if plant.id == id) for id in ids]
-    for plant in plants:
-        write_as_recorded(tmp_path / plant.id, plant.grow()[0], 0, is_full=True)
-        report = audit(spark, tmp_path / plant.id)
-        assert report.to_json() == audit(None, tmp_path / plant.id).to_json()
-        assert report.exit_status == 1
+    plant = next(plant for plant in UNICAST_PLANTS if plant.id == "Y-L2")
+    write_as_recorded(tmp_path, plant.grow()[0], 0, is_full=True)
+    report = audit(spark, tmp_path)
+    assert report.to_json() == audit(None, tmp_path).to_json()
+    assert report.exit_status == 1
 
 
 def test_without_a_plant_nothing_is_found(tmp_path: Path) -> None:

@@ -5,18 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster_traces import read_traces
+from cluster_traces import check_found, judge, read_traces
 from plants_recorded import FOUND, MISSING, NOT_SHOWN, record_life
 
-from ringcast.spark.audit import audit
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from cluster_traces import Traces
-
-    from ringcast.spark.report import Report, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -24,17 +19,6 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Traces:
     directory = tmp_path_factory.mktemp("life")
     record_life(directory)
     return read_traces(directory)
-
-
-def judge(
-    life: Traces, directory: Path, plant: Callable[[Traces], None] | None = None
-) -> tuple[Report, dict[str, Verdict]]:
-    traces = life.copy()
-    if plant is not None:
-        plant(traces)
-    traces.write(directory)
-    report = audit(None, directory)
-    return report, {verdict.id: verdict for verdict in report.verdicts}
 
 
 def test_the_clean_life_has_nothing_to_be_found(life: Traces, tmp_path: Path) -> None:
@@ -47,11 +31,7 @@ def test_the_clean_life_has_nothing_to_be_found(life: Traces, tmp_path: Path) ->
 def test_all_that_is_planted_is_found_in_rows_that_were_changed(
     life: Traces, tmp_path: Path
 ) -> None:
-    for plant, violated in FOUND.items():
-        report, found = judge(life, tmp_path / plant.__name__, plant)
-        assert report.exit_status == 1, plant.__name__
-        assert found[violated].violation_count, (plant.__name__, report.summary)
-        assert all(each.rows for each in found[violated].violations), plant.__name__
+    check_found(life, tmp_path, FOUND)
 
 
 def test_hashes_that_are_not_there_are_missed_by_name(life: Traces, tmp_path: Path) -> None:

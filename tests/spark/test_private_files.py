@@ -9,7 +9,6 @@ import pytest
 
 from ringcast.spark import session as sessions
 from ringcast.spark.follow import follow
-from ringcast.spark.page import write_page
 from ringcast.trace.segments import write_trace_segments
 from support.modes import PRIVATE, modes_below, umask
 
@@ -20,17 +19,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_the_state_of_a_follower_and_a_page_are_their_owners_alone(
+def test_the_state_of_a_follower_is_its_owners_alone(
     spark: SparkSession, recorded: Traces, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     with umask(0):
         write_trace_segments(home / "traces", "run", recorded.all_rows())
-        (step,) = follow(spark, home / "traces", every_s=None)
-        write_page(spark, step.report, home / "page.html")
+        list(follow(spark, home / "traces", every_s=None))
     assert modes_below(home) == PRIVATE
     names = {path.name for path in home.rglob("*")}
-    assert {"offsets", "summaries", "lock", "page.html"} <= names
+    assert {"offsets", "summaries", "lock"} <= names
 
 
 def test_what_a_session_writes_is_its_owners_alone(spark: SparkSession, tmp_path: Path) -> None:

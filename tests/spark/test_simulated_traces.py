@@ -1,4 +1,4 @@
-"""Spark on what the simulator records: clean seeds raise no alarm, and each verdict is the one
+"""The audit of what the simulator records: clean seeds raise no alarm, and each verdict is the one
 that the simulator's own rules gave when the run was made."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOBODY_NOTICED = "the end of its trace is missing"
 """What is said of a member that crashed so late that no view went on without it."""
 
 
-def check_clean(spark: SparkSession, directory: Path, seeds: range) -> None:
+def check_clean(spark: SparkSession | None, directory: Path, seeds: range) -> None:
     for protocol, purge in PROTOCOLS:
         record = directory / f"{protocol}-{purge}"
         record.mkdir()
@@ -61,8 +61,9 @@ def check_clean(spark: SparkSession, directory: Path, seeds: range) -> None:
         assert sum(premises) > 500 * len(premises)
 
 
-def test_clean_seeds_raise_no_alarm(spark: SparkSession, tmp_path: Path) -> None:
-    check_clean(spark, tmp_path, range(2))
+def test_clean_seeds_raise_no_alarm(tmp_path: Path) -> None:
+    """In one process; of some of them test_planted asks Spark."""
+    check_clean(None, tmp_path, range(2))
 
 
 @pytest.mark.proof
@@ -70,7 +71,7 @@ def test_two_hundred_clean_seeds_raise_no_alarm(spark: SparkSession, tmp_path: P
     check_clean(spark, tmp_path, range(40))
 
 
-def check_digests(spark: SparkSession, directory: Path, protocol: str, seeds: range) -> None:
+def check_digests(spark: SparkSession | None, directory: Path, protocol: str, seeds: range) -> None:
     """The same, as if members had recorded for themselves."""
     from ringcast.sim.plan import expand
     from ringcast.sim.runner import run
@@ -99,10 +100,8 @@ def check_digests(spark: SparkSession, directory: Path, protocol: str, seeds: ra
 
 
 @pytest.mark.parametrize("protocol", ["multicast", "uniform", "total"])
-def test_clean_seeds_raise_no_alarm_from_digests(
-    spark: SparkSession, tmp_path: Path, protocol: str
-) -> None:
-    check_digests(spark, tmp_path, protocol, range(2))
+def test_clean_seeds_raise_no_alarm_from_digests(tmp_path: Path, protocol: str) -> None:
+    check_digests(None, tmp_path, protocol, range(2))
 
 
 @pytest.mark.proof
@@ -113,9 +112,7 @@ def test_forty_clean_seeds_raise_no_alarm_from_digests(
     check_digests(spark, tmp_path, protocol, range(40))
 
 
-def test_where_rows_are_missing_nothing_of_the_whole_run_is_judged(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_where_rows_are_missing_nothing_of_the_whole_run_is_judged(tmp_path: Path) -> None:
     """Rules would take what is not there for what was not done."""
     list(run_seeds([1], record=tmp_path))
     for path in segment_paths(tmp_path):
@@ -124,7 +121,7 @@ def test_where_rows_are_missing_nothing_of_the_whole_run_is_judged(
         if info.node == "A":
             path.unlink()
             write_segment(path.parent, info.recording, rows[: len(rows) // 2])
-    report = audit(spark, tmp_path)
+    report = audit(None, tmp_path)
     found = {verdict.id: verdict for verdict in report.verdicts}
     assert found["N-L1"].status == found["N5"].status == found["N1"].status == "incomplete"
     assert "A: the end of its trace is missing" in found["N-L1"].detail
@@ -132,11 +129,9 @@ def test_where_rows_are_missing_nothing_of_the_whole_run_is_judged(
     assert report.exit_status == 3
 
 
-def test_a_simulation_is_cut_into_segments_as_one_likes(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_simulation_is_cut_into_segments_as_one_likes(tmp_path: Path) -> None:
     list(run_seeds([3], record=tmp_path))
-    whole = audit(spark, tmp_path)
+    whole = audit(None, tmp_path)
     for path in segment_paths(tmp_path):
         with Segment(path) as segment:
             rows, info = segment.rows(), segment.info
@@ -144,6 +139,6 @@ def test_a_simulation_is_cut_into_segments_as_one_likes(
         middle = len(rows) // 2
         write_segment(path.parent, info.recording, rows[:middle], facts=info.facts)
         write_segment(path.parent, info.recording, rows[middle:], is_last=True, facts=info.facts)
-    cut = audit(spark, tmp_path)
+    cut = audit(None, tmp_path)
     assert cut.segments == 2 * whole.segments
     assert cut.verdicts == whole.verdicts

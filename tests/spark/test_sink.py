@@ -170,6 +170,24 @@ def test_rows_that_cannot_be_sent_fail_their_task_and_leave_nothing(
     assert list(staging.files.iterdir()) == []
 
 
+def test_a_batch_that_spark_hands_out_again_is_staged_once(
+    spark: SparkSession, staging: Staging, tmp_path: Path
+) -> None:
+    """As if the driver had died when it had staged the last batch, and before it knew that."""
+    files, checkpoint = tmp_path / "files", tmp_path / "checkpoint"
+    files.mkdir()
+    for batch in range(2):
+        rows = {"payload": [b"%d.%d" % (batch, row) for row in range(10)]}
+        pq.write_table(pa.table(rows), files / f"{batch}.parquet")
+    arguments = [str(files), str(staging.path), str(checkpoint)]
+    for _ in range(2):
+        assert publish(spark, *arguments).awaitTermination(DEADLINE_S)
+        found = [sorted(chain(*partitions)) for _, partitions in sorted(staged(staging).items())]
+        assert found == [[b"%d.%d" % (batch, row) for row in range(10)] for batch in range(2)]
+        (checkpoint / "commits" / "1").unlink()
+        (checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
+
+
 # Whole ways
 
 
@@ -287,6 +305,7 @@ def check_kills(
         assert publisher.wait() == 0
 
 
+@pytest.mark.proof
 def test_a_driver_and_a_publisher_are_killed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,7 +330,7 @@ def test_the_stream_waits_while_too_much_is_staged(
         arguments = [str(tmp_path / name) for name in ("files", "staged", "checkpoint")]
         query = publish(spark, *arguments, stagedBytes=1)
         story.wait("staged/batch-*.json")
-        time.sleep(3)
+        time.sleep(1)
         assert len(list(story.staging.path.glob("batch-*.json"))) == 1  # the second has to wait
         assert query.isActive
         options = SinkOptions(str(story.staging.path), "rows", "rows")

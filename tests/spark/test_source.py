@@ -8,8 +8,9 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from itertools import chain, pairwise
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,8 @@ from ringcast.spark import register
 from ringcast.spark.messages import FileRead, Wanted, read_messages
 from ringcast.spark.options import Options
 from ringcast.spark.session import start_standalone
+from ringcast.spark.source import ArchiveReader
+from ringcast.spark.stream import ArchiveStreamReader
 from ringcast.trace import sealed
 from ringcast.trace.compaction import compact
 from ringcast.trace.footer import Recording
@@ -43,7 +46,7 @@ from support.archives import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -68,20 +71,30 @@ SENT = Counter(
 
 
 @pytest.fixture
-def archive(tmp_path: Path, spark: SparkSession) -> Path:
+def spark(spark: SparkSession) -> SparkSession:
     register(spark)
+    return spark
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
     for (writer, idx), kept in STORY.items():
         write_file(tmp_path / "archive", writer, idx, kept)
     return tmp_path / "archive"
 
 
-def keys(frame: DataFrame) -> Counter[tuple[str, int, str, int]]:
+def keys_of(rows: Iterable[Any]) -> Counter[tuple[str, int, str, int]]:
     """Whose messages, and how often each. What is in them is checked on the way."""
-    rows = frame.collect()
+    found: Counter[tuple[str, int, str, int]] = Counter()
     for row in rows:
         stream = ("fifo", "uniform").index(row.stream)
         assert row.payload == payload((row.sender, int(row.incarnation), stream), row.seqno)
-    return Counter((row.sender, int(row.incarnation), row.stream, row.seqno) for row in rows)
+        found[row.sender, int(row.incarnation), row.stream, row.seqno] += 1
+    return found
+
+
+def keys(frame: DataFrame) -> Counter[tuple[str, int, str, int]]:
+    return keys_of(frame.collect())
 
 
 def start(
@@ -104,6 +117,84 @@ def copy(spark: SparkSession, archive: Path, table: Path, **options: object) -> 
     return query
 
 
+class OnSpark:
+    """Copies an archive into a table, and each time goes on where it was."""
+
+    refusal = PySparkException
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def count(self, archive: Path, **options: str) -> int:
+        return self._spark.read.format("ringcast").options(**options).load(str(archive)).count()
+
+    def copy(self, archive: Path, table: Path, **options: object) -> list[dict[str, Any]]:
+        """All that is there now; where each step ended."""
+        steps = copy(self._spark, archive, table, **options).recentProgress
+        return [json.loads(progress.sources[0].endOffset) for progress in steps]
+
+    def keys(self, table: Path) -> Counter[tuple[str, int, str, int]]:
+        return keys(self._spark.read.parquet(str(table)))
+
+    def forget_last_step(self, table: Path) -> None:
+        """As if the driver had died after offsets were logged, and before anything was written."""
+        checkpoint = table.with_name(f"{table.name}-checkpoint")
+        logged = [path for path in (checkpoint / "offsets").iterdir() if path.name.isdecimal()]
+        last = len(logged) - 1
+        for place in (checkpoint / "commits", table / "_spark_metadata"):
+            for path in (place / str(last), place / f".{last}.crc"):
+                path.unlink()
+
+
+class InProcess:
+    """The same calls of the readers without Spark, which takes a second to each step."""
+
+    refusal = UsageError
+
+    def __init__(self) -> None:
+        self._steps: dict[Path, list[tuple[dict[str, Any], list[SimpleNamespace]]]] = {}
+        self._logged: dict[Path, dict[str, Any]] = {}
+
+    def count(self, archive: Path, **options: str) -> int:
+        reader = ArchiveReader(Options.parse({"path": str(archive), **options}, is_stream=False))
+        return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
+
+    def copy(self, archive: Path, table: Path, **options: object) -> list[dict[str, Any]]:
+        said = {"path": str(archive), "query": "copy"}
+        said |= {name: str(value) for name, value in options.items()}
+        reader = ArchiveStreamReader(Options.parse(said, is_stream=True))
+        limit = reader.getDefaultReadLimit()
+        steps = self._steps.setdefault(table, [])
+        at = steps[-1][0] if steps else reader.initialOffset()
+        before = len(steps)
+        reader.prepareForTriggerAvailableNow()
+        while (end := self._logged.pop(table, None) or reader.latestOffset(at, limit)) != at:
+            if steps:
+                reader.commit(at)  # of a step Spark tells when the next one begins
+            rows = [
+                SimpleNamespace(**row)
+                for part in reader.partitions(at, end)
+                for batch in reader.read(part)
+                for row in batch.to_pylist()
+            ]
+            at = json.loads(json.dumps(end))
+            steps.append((at, rows))
+        return [end for end, _ in steps[before:]]
+
+    def keys(self, table: Path) -> Counter[tuple[str, int, str, int]]:
+        return keys_of(chain.from_iterable(rows for _, rows in self._steps[table]))
+
+    def forget_last_step(self, table: Path) -> None:
+        self._logged[table], _ = self._steps[table].pop()
+
+
+@pytest.fixture(params=["in process", pytest.param("on Spark", marks=pytest.mark.proof)])
+def stream(request: pytest.FixtureRequest) -> InProcess | OnSpark:
+    if request.param == "in process":
+        return InProcess()
+    return OnSpark(request.getfixturevalue("spark"))
+
+
 def test_each_message_is_read_once_as_it_was_sent(spark: SparkSession, archive: Path) -> None:
     messages = spark.read.format("ringcast").load(str(archive))
     assert keys(messages) == SENT
@@ -116,7 +207,6 @@ def test_each_message_is_read_once_as_it_was_sent(spark: SparkSession, archive: 
 
 def test_headers_are_a_column(spark: SparkSession, tmp_path: Path) -> None:
     """Also of some messages of a row, and what cannot be read is payload."""
-    register(spark)
     blocks = (encode_headers({"a": "1", "b": "ä"}), encode_headers(None, "locks", 7), b"\x05no")
     kept = [Kept(WEB, 1, 4), Kept(WEB, 5, 9, blocks=blocks), Kept(WEB, 10, 11)]
     write_file(tmp_path, "one", 0, [*kept, Kept(APP, 1, 6, blocks=blocks[:1])])
@@ -192,75 +282,74 @@ def test_a_query_goes_on_where_it_was_and_retention_waits_for_it(
 
 
 def test_a_gap_is_waited_at_and_passed_over_in_the_offset(
-    spark: SparkSession, archive: Path, tmp_path: Path
+    stream: InProcess | OnSpark, archive: Path, tmp_path: Path
 ) -> None:
     write_file(archive, "one", 200, [Kept(WEB, 65, 70)])
     table = tmp_path / "table"
-    copy(spark, archive, table, gapWaitSeconds=3600)
-    assert keys(spark.read.parquet(str(table))) == SENT
-    with pytest.raises(PySparkException, match=r"messages 61\.\.64 of web.*no file has them"):
-        copy(spark, archive, table, gapWaitSeconds=0)
-    query = copy(spark, archive, table, gapWaitSeconds=0, failOnGap=False)
+    stream.copy(archive, table, gapWaitSeconds=3600)
+    assert stream.keys(table) == SENT
+    with pytest.raises(stream.refusal, match=r"messages 61\.\.64 of web.*no file has them"):
+        stream.copy(archive, table, gapWaitSeconds=0)
+    ends = stream.copy(archive, table, gapWaitSeconds=0, failOnGap=False)
     beyond = Counter((*WEB[:2], "fifo", seqno) for seqno in range(65, 71))
-    assert keys(spark.read.parquet(str(table))) == SENT + beyond
-    ends = [json.loads(progress.sources[0].endOffset) for progress in query.recentProgress]
+    assert stream.keys(table) == SENT + beyond
     assert {f"web#{2**64 - 1}/fifo": [[61, 64]]} in [end.get("gaps") for end in ends]
     # Who comes too late with them is not read: this query has told that they were missing.
     write_file(archive, "two", 200, [Kept(WEB, 60, 72)])
-    copy(spark, archive, table, gapWaitSeconds=0)
+    stream.copy(archive, table, gapWaitSeconds=0)
     last = Counter((*WEB[:2], "fifo", seqno) for seqno in (71, 72))
-    assert keys(spark.read.parquet(str(table))) == SENT + beyond + last
+    assert stream.keys(table) == SENT + beyond + last
 
 
 def test_what_is_there_and_cannot_be_read_is_never_passed_over(
-    spark: SparkSession, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stream: InProcess | OnSpark, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file of a newer version: by the next file it is known what is in it."""
     with monkeypatch.context() as later:
         later.setattr(sealed, "VERSION", sealed.VERSION + 1)
         newer = write_file(archive, "one", 200, [Kept(WEB, 61, 70)])
     named = rf"{newer.name}: a segment of version {sealed.VERSION + 1};"
-    table = spark.read.format("ringcast")
-    with pytest.raises(PySparkException, match=named):
-        table.load(str(archive)).count()
-    assert table.option("failOnGap", "false").load(str(archive)).count() == SENT.total()
+    with pytest.raises(stream.refusal, match=named):
+        stream.count(archive)
+    assert stream.count(archive, failOnGap="false") == SENT.total()
     output = tmp_path / "table"
-    with pytest.raises(PySparkException, match=named):
-        copy(spark, archive, output, gapWaitSeconds=0)
+    with pytest.raises(stream.refusal, match=named):
+        stream.copy(archive, output, gapWaitSeconds=0)
     content = newer.read_bytes()
     newer.unlink()
     whole = write_file(archive, "one", 200, [Kept(WEB, 61, 70)])
     write_file(archive, "one", 300, [Kept(APP, 21, 22)], before=whole)
     newer.write_bytes(content)
-    with pytest.raises(PySparkException, match=rf"messages 61\.\.70 of web.*{named}"):
-        copy(spark, archive, output, gapWaitSeconds=0)
+    with pytest.raises(stream.refusal, match=rf"messages 61\.\.70 of web.*{named}"):
+        stream.copy(archive, output, gapWaitSeconds=0)
     # After the upgrade, or where a replica has them, nothing is lost.
     write_file(archive, "two", 200, [Kept(WEB, 61, 70)])
-    copy(spark, archive, output, gapWaitSeconds=0)
+    stream.copy(archive, output, gapWaitSeconds=0)
     more = [(*WEB[:2], "fifo", seqno) for seqno in range(61, 71)]
     more += [(*APP[:2], "fifo", seqno) for seqno in (21, 22)]
-    assert keys(spark.read.parquet(str(output))) == SENT + Counter(more)
+    assert stream.keys(output) == SENT + Counter(more)
 
 
 def test_a_folder_that_is_out_of_sight_is_not_read_twice(
-    spark: SparkSession, archive: Path, tmp_path: Path
+    stream: InProcess | OnSpark, archive: Path, tmp_path: Path
 ) -> None:
     inner, hidden = archive / "inner", tmp_path / "hidden"
     other = "other", 5, 0
     write_file(inner, "one", 200, [Kept(other, 1, 5)])
     table = tmp_path / "table"
-    copy(spark, archive, table)
+    stream.copy(archive, table)
     inner.rename(hidden)
     write_file(archive, "one", 300, [Kept(WEB, 61, 62)])
-    copy(spark, archive, table)
+    stream.copy(archive, table)
     hidden.rename(inner)
     write_file(archive, "one", 400, [Kept(WEB, 63, 64)])
-    copy(spark, archive, table)
+    stream.copy(archive, table)
     more = [(*WEB[:2], "fifo", seqno) for seqno in range(61, 65)]
     more += [(*other[:2], "fifo", seqno) for seqno in range(1, 6)]
-    assert keys(spark.read.parquet(str(table))) == SENT + Counter(more)
+    assert stream.keys(table) == SENT + Counter(more)
 
 
+@pytest.mark.proof
 def test_a_disk_that_fails_every_twentieth_time_changes_nothing(
     spark: SparkSession, archive: Path, tmp_path: Path
 ) -> None:
@@ -337,19 +426,14 @@ def test_a_stream_reads_each_message_once_while_files_are_merged(
 
 
 def test_a_step_that_is_tried_again_reads_the_same(
-    spark: SparkSession, archive: Path, tmp_path: Path
+    stream: InProcess | OnSpark, archive: Path, tmp_path: Path
 ) -> None:
-    """As if the driver had died after the offsets were logged, and before anything was written."""
     table = tmp_path / "table"
-    copy(spark, archive, table, maxMessagesPerTrigger=30)
-    checkpoint = tmp_path / "table-checkpoint"
-    steps = len([path for path in (checkpoint / "offsets").iterdir() if path.name.isdecimal()])
-    for place in (checkpoint / "commits", table / "_spark_metadata"):
-        for path in (place / str(steps - 1), place / f".{steps - 1}.crc"):
-            path.unlink()
+    stream.copy(archive, table, maxMessagesPerTrigger=30)
+    stream.forget_last_step(table)
     write_file(archive, "three", 0, [Kept(WEB, 1, 60), Kept(APP, 1, 20, is_fragment=True)])
-    copy(spark, archive, table)
-    assert keys(spark.read.parquet(str(table))) == SENT
+    stream.copy(archive, table)
+    assert stream.keys(table) == SENT
 
 
 @pytest.mark.proof
@@ -387,6 +471,7 @@ def test_mistakes_are_told(options: dict[str, str], said: str) -> None:
         Options.parse({"path": "archive", **options}, is_stream=True)
 
 
+@pytest.mark.proof
 def test_a_stream_without_a_name_is_refused(
     spark: SparkSession, archive: Path, tmp_path: Path
 ) -> None:
@@ -398,21 +483,20 @@ def test_a_stream_without_a_name_is_refused(
 
 
 def test_an_archive_that_is_not_there_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    register(spark)
     with pytest.raises(PySparkException, match="no such directory"):
         spark.read.format("ringcast").load(str(tmp_path / "nowhere")).count()
 
 
 def test_a_stream_may_be_of_some_senders_and_commits_the_others_too(
-    spark: SparkSession, archive: Path, tmp_path: Path
+    stream: InProcess | OnSpark, archive: Path, tmp_path: Path
 ) -> None:
     table = tmp_path / "table"
-    copy(spark, archive, table, sender="app/1#2, nobody", stream="fifo")
-    assert keys(spark.read.parquet(str(table))) == Counter(key for key in SENT if key[0] == APP[0])
+    stream.copy(archive, table, sender="app/1#2, nobody", stream="fifo")
+    assert stream.keys(table) == Counter(key for key in SENT if key[0] == APP[0])
     # What was left out has been passed: it never comes later, and nobody keeps it for this query.
     write_file(archive, "one", 200, [Kept(APP, 21, 22), Kept(WEB, 61, 63)])
-    copy(spark, archive, table, sender="app/1#2,web")
-    found = keys(spark.read.parquet(str(table)))
+    stream.copy(archive, table, sender="app/1#2,web")
+    found = stream.keys(table)
     assert found == Counter(
         [key for key in SENT if key[0] == APP[0]]
         + [(*APP[:2], "fifo", seqno) for seqno in (21, 22)]

@@ -179,6 +179,7 @@ def test_messages_are_decoded(spark: SparkSession, tmp_path: Path) -> None:
         decode(orders, "item STRING")
 
 
+@pytest.mark.proof
 def test_a_stream_begins_where_it_is_told_and_shows_its_lag(
     spark: SparkSession, archive: Path, tmp_path: Path
 ) -> None:
@@ -201,6 +202,7 @@ def test_a_stream_begins_where_it_is_told_and_shows_its_lag(
     assert seqnos(spark.read.parquet(str(again))) == wanted
 
 
+@pytest.mark.proof
 def test_a_first_step_is_made_again_from_where_it_began(
     spark: SparkSession, archive: Path, tmp_path: Path
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_first_step_is_made_again_from_where_it_began(
     assert seqnos(spark.read.parquet(str(table))) == both(80, LAST) + more
 
 
+@pytest.mark.proof
 def test_an_object_store_is_a_table_and_a_stream(
     spark: SparkSession, archive: Path, tmp_path: Path
 ) -> None:
@@ -246,6 +249,7 @@ def test_an_object_store_is_a_table_and_a_stream(
     assert not (archive / "queries").exists()
 
 
+@pytest.mark.proof
 def test_a_disk_that_fails_every_twentieth_time_changes_nothing_of_what_is_chosen(
     spark: SparkSession, archive: Path, tmp_path: Path
 ) -> None:

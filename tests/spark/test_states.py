@@ -57,6 +57,9 @@ def names(report: Report) -> list[str]:
     return sorted(path.rpartition("/")[2] for path in report.paths)
 
 
+OTHERS = [(1, True), (5, False)]
+
+
 def as_they_are(directory: Path) -> None:
     pass
 
@@ -96,8 +99,10 @@ def one_damaged(directory: Path) -> None:
         one_damaged,
     ],
 )
-@pytest.mark.parametrize("tasks", [1, 5])
-@pytest.mark.parametrize("is_merged_again", [False, True])
+@pytest.mark.parametrize(
+    ("tasks", "is_merged_again"),
+    [(1, False), (5, True), *(pytest.param(*each, marks=pytest.mark.proof) for each in OTHERS)],
+)
 def test_what_is_merged_says_what_each_file_says(
     planted: Path,
     tmp_path: Path,

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
 MEMBERS = 4
 MEMBERSHIP = {"heartbeat_s": 0.2, "suspect_after_s": 1.5, "verify_s": 0.5}
 """Who is stopped is soon left out."""
@@ -35,24 +33,20 @@ TRANSPORTS = ["udp", "multicast", "tcp"]
 
 @pytest.mark.proof
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_faults_cost_nothing_that_was_promised(
-    spark: SparkSession, tmp_path: Path, transport: str
-) -> None:
-    check_faults(spark, tmp_path, transport, seed=1, rounds=1, loss=0.02)
+def test_faults_cost_nothing_that_was_promised(tmp_path: Path, transport: str) -> None:
+    check_faults(tmp_path, transport, seed=1, rounds=1, loss=0.02)
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("seed", range(2, 8))
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_many_faults_cost_nothing_that_was_promised(
-    spark: SparkSession, tmp_path: Path, transport: str, seed: int
+    tmp_path: Path, transport: str, seed: int
 ) -> None:
-    check_faults(spark, tmp_path, transport, seed=seed, rounds=4, loss=0.1)
+    check_faults(tmp_path, transport, seed=seed, rounds=4, loss=0.1)
 
 
-def check_faults(
-    spark: SparkSession, directory: Path, transport: str, *, seed: int, rounds: int, loss: float
-) -> None:
+def check_faults(directory: Path, transport: str, *, seed: int, rounds: int, loss: float) -> None:
     with (
         Cluster(
             members=MEMBERS,
@@ -69,7 +63,7 @@ def check_faults(
         for _ in range(rounds):
             faults.happen()
         faults.finish()
-    report = audit(spark, directory)
+    report = audit(None, directory)
     assert report.exit_status == 0, report.to_json()
     found = {verdict.id: verdict for verdict in report.verdicts}
     # Of whoever is killed first messages are under way; others may have sent their last by then.
