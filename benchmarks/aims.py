@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.workload import Size
+from benchmarks.workload import Row, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from benchmarks.workload import Row
 
     Rows = Sequence[Row]
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from benchmarks.audit_cold import measure_cold
 from benchmarks.audit_sql import ALL, CORE, Questions, duckdb
-from benchmarks.audit_traces import EVEN, SKEWED, write_members, write_traces
+from benchmarks.audit_traces import EVEN, SKEWED, Written, write_members, write_traces
 from benchmarks.usage import Usage, peak_mb, result_bytes, shuffled_bytes
-from benchmarks.workload import progress
+from benchmarks.workload import Row, progress
 from ringcast.errors import RingcastError
 from ringcast.spark.audit import audit
 from ringcast.spark.session import session, start_standalone
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from benchmarks.audit_traces import Written
-    from benchmarks.workload import Row
 
 APP = "ringcast bench audit"
 CORES = 2

@@ -4,7 +4,7 @@ tables for people, JSON for machines."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence  # noqa: TC003 (of a NamedTuple's fields)
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path  # noqa: TC003

@@ -15,16 +15,14 @@ import shutil
 import socket
 import struct
 import subprocess
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from fcntl import ioctl
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringcast.errors import UsageError
 from ringcast.sim.processes import Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
 _ETHTOOL, _GET_STRINGS, _SET_FEATURES, _SET_GSO, _SET_GRO = 0x8946, 0x1B, 0x3B, 0x24, 0x2C

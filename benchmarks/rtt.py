@@ -16,14 +16,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from benchmarks.sockets import SPACE, Wire, open_socket
-from benchmarks.workload import RUNS_MAX, check, group_name, percentile, progress, versions
+from benchmarks.workload import RUNS_MAX, Row, check, group_name, percentile, progress, versions
 from ringcast.aio.loop import run
 from ringcast.sim.processes import Cluster, child, hear, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from benchmarks.workload import Row
 
     Times = list[int]
     """Nanoseconds of each round trip of a run."""

@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.compare import SERVERS
-from benchmarks.workload import RUNS_MAX, check, percentile, progress, versions
+from benchmarks.workload import RUNS_MAX, Row, check, percentile, progress, versions
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
 from ringcast.errors import RingcastError
@@ -30,7 +30,6 @@ from ringcast.sim.processes import Cluster
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from benchmarks.workload import Row
     from ringcast.sim.member_process import Commands
 
 DEADLINE_S = 60.0

@@ -13,13 +13,12 @@ import time
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any, Self
 
     from pyspark.sql import SparkSession
 

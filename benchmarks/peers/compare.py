@@ -16,20 +16,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks.workload import Rounds, Size, Workload, check, percentile, progress, take_turns
+from benchmarks.workload import Rounds, Row, Size, Workload, check, percentile, progress, take_turns
 from ringcast.errors import RingcastError
 from ringcast.sim.processes import Cluster, hear, tell
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from benchmarks.workload import Row
 
 SERVER_S = 10.0
 NOWHERE = subprocess.DEVNULL

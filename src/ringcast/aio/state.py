@@ -23,7 +23,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from ringcast.aio.published import dump
+from ringcast.aio.published import Published, dump
 from ringcast.errors import StateInterrupted
 from ringcast.events import (
     StateAbandoned,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from ringcast.aio.driver import Driver
-    from ringcast.aio.published import Published
     from ringcast.aio.read_queue import ReadQueue
     from ringcast.events import StateEvent
     from ringcast.model import Member

@@ -8,7 +8,7 @@ answered there, whether it was sent before, and its body. A body is fields, each
 from __future__ import annotations
 
 import json
-from collections.abc import Callable  # noqa: TC003 (get_type_hints reads it)
+from collections.abc import Callable
 from struct import Struct, error
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 

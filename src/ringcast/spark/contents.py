@@ -12,14 +12,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.spark.reading import at_span, fetch_rows
+from ringcast.spark.reading import Workers, at_span, fetch_rows
 from ringcast.spark.summary import NO_SPAN, NOT_ONE, SPAN_BLOCKS, block_numbers, equal_blocks
 from ringcast.trace.content import hashed_every
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringcast.spark.reading import Workers
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import MemberTrace, Span, Track
     from ringcast.trace.rows import MemberKey, OriginKey, Row

@@ -6,17 +6,11 @@ message on, of those that its level asks for. Only a trace that is whole tells.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from ringcast.spark.summary import ROLES, SPAN_BLOCKS, Track
+from ringcast.spark.summary import ROLES, SPAN_BLOCKS, MemberTrace, Track
 from ringcast.trace.content import hashed_every
-from ringcast.trace.rows import DELIVER, OPEN, SEND
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ringcast.spark.summary import MemberTrace
-    from ringcast.trace.rows import Row
+from ringcast.trace.rows import DELIVER, OPEN, SEND, Row
 
 
 def missing_hashes(trace: MemberTrace) -> dict[Track, list[int]]:

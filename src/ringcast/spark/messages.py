@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from ringcast.errors import UsageError
 from ringcast.spark.reading import pack
-from ringcast.trace.archive import Index
+from ringcast.trace.archive import Index, Piece
 from ringcast.trace.columns import PAYLOADS, is_among
 from ringcast.trace.held import ALL, KEPT, STREAMS, Range, origin_text
-from ringcast.trace.rows import HEADED, SEEN
+from ringcast.trace.rows import HEADED, SEEN, OriginKey
 from ringcast.trace.sealed import Unreadable
 from ringcast.trace.segments import Segment
 from ringcast.wire.headers import split_headers
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ringcast.trace.archive import Piece
     from ringcast.trace.disks import Disk
-    from ringcast.trace.rows import OriginKey
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 

@@ -12,30 +12,26 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
 from ringcast.model import Stream
 from ringcast.rules.history import PLACED
-from ringcast.spark.reading import Want, fetch_rows
-from ringcast.spark.summary import STRETCH_POSITIONS, Stretch, condensed_row
+from ringcast.spark.reading import Look, Want, Workers, fetch_rows
+from ringcast.spark.summary import STRETCH_POSITIONS, SegmentSummary, Stretch, condensed_row
 from ringcast.trace.held import Range
-from ringcast.trace.rows import ORDER
+from ringcast.trace.rows import ORDER, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from ringcast.spark.reading import Look, Workers
     from ringcast.spark.recorded_run import RecordedRun
-    from ringcast.spark.summary import SegmentSummary
     from ringcast.trace.footer import SegmentInfo
-    from ringcast.trace.rows import Row
 
     Columns = dict[str, pa.Array]
     Numbers = NDArray[Any]

@@ -23,7 +23,7 @@ from ringcast.spark.hashes import missing_hashes
 from ringcast.spark.judged import judge_details
 from ringcast.spark.order import compare_orders
 from ringcast.spark.reach import judge_reach
-from ringcast.spark.reading import WITNESS_ROWS_MAX, at_idx, at_seqnos, fetch_rows
+from ringcast.spark.reading import WITNESS_ROWS_MAX, Look, Workers, at_idx, at_seqnos, fetch_rows
 from ringcast.spark.report import (
     ALONE,
     HALVES,
@@ -37,7 +37,7 @@ from ringcast.spark.report import (
     Violation,
     verdict_id,
 )
-from ringcast.spark.summary import CUT, ROLES
+from ringcast.spark.summary import CUT, ROLES, MemberTrace
 from ringcast.trace.files import facts_from_values
 from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, STOP, Facts, Row
 
@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ringcast.rules.findings import Rule
-    from ringcast.spark.reading import Look, Workers
     from ringcast.spark.recorded_run import RecordedRun
-    from ringcast.spark.summary import MemberTrace
     from ringcast.trace.rows import MemberKey, OriginKey, ViewKey
 
 

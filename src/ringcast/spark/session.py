@@ -19,11 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import xxhash
 
@@ -37,8 +37,6 @@ try:
 except ImportError as error:
     raise UsageError('this command needs Spark: pip install "ringcast[spark]"') from error
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 JAVA_MAJOR_MIN = 17
 LOOPBACK = "127.0.0.1"

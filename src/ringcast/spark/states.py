@@ -13,22 +13,18 @@ Reading a file twice gives the same summary, so lost executors and repeated task
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ringcast.errors import RingcastError
-from ringcast.spark.reading import NOT_READ, Merge, over_items, size_of, tasks_for
+from ringcast.spark.reading import NOT_READ, Merge, Workers, over_items, size_of, tasks_for
 from ringcast.spark.summarize import BrokenSegment, summarize_segment
 from ringcast.spark.summary import SegmentState, SegmentSummary, join_states
 from ringcast.trace.footer import SegmentInfo
 from ringcast.trace.segments import Segment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from ringcast.spark.reading import Workers
 
 MERGED_FILES = 4096
 """With more files than this, what tasks hand on is merged once more, by other tasks."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import RingcastError, UsageError
 from ringcast.rules.history import MARKS, RUNS, TAKEN
@@ -25,7 +25,7 @@ from ringcast.spark.summary import (
     condensed_row,
     hole,
 )
-from ringcast.trace.rows import ACCEPT, BLOCK, DELIVER, ORDER, PURGE, SEND, SHOWN, VIEW, WIN
+from ringcast.trace.rows import ACCEPT, BLOCK, DELIVER, ORDER, PURGE, SEND, SHOWN, VIEW, WIN, Row
 
 # The types of numpy and pyarrow say little here: `Any` stands for their element types.
 try:
@@ -37,12 +37,10 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
     from numpy.typing import NDArray
 
     from ringcast.trace.footer import SegmentInfo
-    from ringcast.trace.rows import Row
     from ringcast.trace.segments import Segment
 
 RUNS_MAX = 1000

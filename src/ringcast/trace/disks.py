@@ -19,17 +19,15 @@ import errno
 import os
 import re
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from ringcast.errors import UsageError
 from ringcast.trace.whole import patiently, warn_once
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SUFFIX = ".parquet"
 STATE = {".audit", ".compact"}

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import ConfigError
-from ringcast.model import Headed, Origin, Stream
+from ringcast.model import Headed, Member, Origin, Stream, ViewId
 from ringcast.trace import rows as trace
-from ringcast.trace.content import BLOCK_MESSAGES, BlockHasher, hashed_every
+from ringcast.trace.content import BLOCK_MESSAGES, Block, BlockHasher, hashed_every
 from ringcast.trace.footer import Recording
 from ringcast.trace.observe.order import said_of
 from ringcast.trace.rows import Row, naming, naming_id
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ringcast.events import Delivered, FragmentsDelivered
-    from ringcast.model import Member, ViewId
-    from ringcast.trace.content import Block
 
 LEVELS = ("deliveries", "full")
 STRETCH_NS = 10_000_000

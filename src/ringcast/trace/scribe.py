@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.private import make_private
 from ringcast.trace.columns import load_pandas
-from ringcast.trace.footer import Before
-from ringcast.trace.rows import STOP
+from ringcast.trace.footer import Before, Recording
+from ringcast.trace.rows import STOP, Row
 from ringcast.trace.segments import STORAGE_ERRORS, SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ringcast.trace.footer import Recording
-    from ringcast.trace.rows import Row
 
 QUEUE_ROWS_MAX = 65_536
 ROOM_BYTES = 32 << 20

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import UsageError
 from ringcast.private import make_private, open_private
@@ -37,11 +37,11 @@ from ringcast.trace.columns import (
     rows_to_batch,
     unbounded_bytes,
 )
-from ringcast.trace.disks import LOCAL, SUFFIX
+from ringcast.trace.disks import LOCAL, SUFFIX, Disk
 from ringcast.trace.files import facts_to_values
-from ringcast.trace.footer import FOOTER_ERRORS, THE_RUN, Footer, Recording, SegmentInfo
+from ringcast.trace.footer import FOOTER_ERRORS, THE_RUN, Before, Footer, Recording, SegmentInfo
 from ringcast.trace.held import Holdings, Range
-from ringcast.trace.rows import CRASH, LISTS, Row
+from ringcast.trace.rows import CRASH, LISTS, Facts, MemberKey, Row
 from ringcast.trace.sealed import VERSION, SealedFile, SealingFile, Unreadable
 from ringcast.trace.whole import sync
 
@@ -53,12 +53,8 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from typing import Any
 
     from ringcast.trace.columns import Bounds
-    from ringcast.trace.disks import Disk
-    from ringcast.trace.footer import Before
-    from ringcast.trace.rows import Facts, MemberKey
 
 TEMPORARY_SUFFIX = ".part"
 ROW_GROUP_ROWS = 16_384

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.spark.page.charts import GREY, Line, dots_legend, line_chart, ranges, row_charts
-from ringcast.spark.page.markup import Absent, details, section
+from ringcast.spark.page.markup import Absent, Content, Part, details, section
 from ringcast.spark.page.scales import (
     linear,
     logarithmic,
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Row as Record
 
     from ringcast.spark.page.figures import Figures
-    from ringcast.spark.page.markup import Content, Part
 
 _QUANTILES = {"p50_ms": "median", "p90_ms": "90 %", "p99_ms": "99 %"}
 _CELLS = (*_QUANTILES.values(), "longest", "samples")

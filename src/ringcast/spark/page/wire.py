@@ -15,15 +15,13 @@ from ringcast.spark.page.charts import (
     row_charts,
     strips,
 )
-from ringcast.spark.page.figures import HEAT_MAX
-from ringcast.spark.page.markup import Absent, Markup, details, section, table, tag
+from ringcast.spark.page.figures import HEAT_MAX, Figures
+from ringcast.spark.page.markup import Absent, Content, Markup, Part, details, section, table, tag
 from ringcast.spark.page.scales import linear, per_cent, plain, seconds, time_axis
 
 if TYPE_CHECKING:
     from pyspark.sql import Row as Record
 
-    from ringcast.spark.page.figures import Figures
-    from ringcast.spark.page.markup import Content, Part
 
 EVERYBODY = "everybody"
 REPAIR, CONTROL, WINDOWS = "Retransmitted", "What control costs", "Send windows"

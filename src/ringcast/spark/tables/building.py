@@ -33,8 +33,8 @@ from ringcast.spark.tables.layout import (
     silver_rows,
     whole_schema,
 )
-from ringcast.spark.tables.survey import survey_files, take_survey
-from ringcast.spark.tables.warehouse import Partition, read_parts
+from ringcast.spark.tables.survey import Quarantined, Survey, survey_files, take_survey
+from ringcast.spark.tables.warehouse import Part, Partition, PartitionKey, Warehouse, read_parts
 from ringcast.trace.segments import segment_paths
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ringcast.spark.report import Report
-    from ringcast.spark.tables.survey import Quarantined, Survey
-    from ringcast.spark.tables.warehouse import Part, PartitionKey, Warehouse
 
 FILE_BYTES = 128 << 20
 """Files become about so large; smaller ones of one partition become one."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringcast.core.view_change import Freeze
-from ringcast.model import SYSTEM_EPOCH, Stream
+from ringcast.core.view_change import Begin, Freeze
+from ringcast.model import SYSTEM_EPOCH, Conn, Member, Stream
 from ringcast.trace.rows import cut_text, member_key, naming_id, naming_view
 from ringcast.wire import changes
 from ringcast.wire import frames as wire
@@ -13,8 +13,6 @@ from ringcast.wire import frames as wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ringcast.core.view_change import Begin
-    from ringcast.model import Conn, Member
     from ringcast.wire.frames import Data, Frame, UnicastData
 
 CHANGE_FRAMES = (

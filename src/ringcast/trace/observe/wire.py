@@ -10,14 +10,8 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import DecodeError
-from ringcast.model import Member, Origin
-from ringcast.trace.observe.frames import (
-    FIFO,
-    describe,
-    is_system,
-    recorded_columns,
-    told,
-)
+from ringcast.model import Address, Conn, Member, Origin, Stream, View
+from ringcast.trace.observe.frames import FIFO, Seen, describe, is_system, recorded_columns, told
 from ringcast.trace.rows import REJECT, RX, STABILITY_REPORT, TX, XMIT_MISMATCH, about, naming
 from ringcast.wire.changes import Forwarded, InView, tag_of
 from ringcast.wire.codec import Codec
@@ -26,10 +20,8 @@ from ringcast.wire.frames import Commit, Data, PeerRepair, StabilityReport, Sync
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ringcast.model import Address, Conn, Stream, View
     from ringcast.node import Node
     from ringcast.trace.observe.connections import Connections
-    from ringcast.trace.observe.frames import Seen
     from ringcast.trace.observe.sink import Contents, Sink
     from ringcast.wire.codec import Buffer
     from ringcast.wire.frames import Frame
