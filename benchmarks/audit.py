@@ -1,9 +1,7 @@
 """ringcast bench audit: the audit on Spark beside DuckDB, over the same files in one run.
 
-Before anything is measured both must find what is planted in small copies, and nothing in clean
-ones; and in every run that is measured both must say the same. The start of Spark and first audits,
-until they get no faster, are not counted. What is counted goes from the names of the files to the
-verdicts, on two cores. What a first audit takes, with all that, is measured apart (audit_cold.py).
+Both must find what is planted in small copies, and in every run that is measured say the same. What
+a first audit takes is measured apart (audit_cold.py).
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
-
 
 APP = "ringcast bench audit"
 CORES = 2

@@ -1,11 +1,7 @@
 """ringcast bench dict: how many writes and reads a replicated dict takes in a second.
 
-All members write at once, each with so many writes under way; then one at a time, which is how long
-a write takes; then they read their own copy, and through the order. A member is a process,
-`python -m benchmarks.structures`, which speaks JSON lines with its launcher.
-
-Where `redis-server` is installed, as many clients of one do the same, in turn: SET and GET through
-one connection each. It keeps one copy, in memory, and no client has its own.
+A member is a process, `python -m benchmarks.structures`, which speaks JSON lines with its launcher.
+Where `redis-server` is installed, as many clients of one do the same, in turn.
 """
 
 from __future__ import annotations

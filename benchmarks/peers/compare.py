@@ -1,9 +1,7 @@
 """ringcast bench peers: our workloads through other systems, each in turn with ours in one run.
 
 pyzmq needs nothing else, nats and redis a server that is started here. A peer that is not installed
-is named, with how to have it, and left out. Groups of all are kept while a workload is measured,
-and take turns round by round. Peers have no views, keep nothing for who is slow or late and encrypt
-nothing.
+is named, with how to have it, and left out.
 """
 
 from __future__ import annotations

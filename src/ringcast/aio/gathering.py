@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ringcast.aio.driver import Driver
     from ringcast.wire.codec import Buffer
 
-
 MEMBER: Final = Phase.MEMBER  # to look up a member of an Enum takes Python a while
 
 

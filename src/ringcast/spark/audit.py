@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ringcast.spark.reading import Workers
     from ringcast.spark.summary import SegmentState
 
-
 LISTINGS_MAX = 5
 """How often everything is read while files vanish."""
 

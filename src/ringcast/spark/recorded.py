@@ -10,6 +10,7 @@ nobody's fault. What such traces can never show is *undecidable*.
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.rules.delivery import at_most_once, in_its_view, in_order, prefix_of_the_dead
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.trace.rows import MemberKey, OriginKey, ViewKey
 
-
 OF_TWO = (in_turn, delivered_before_purged, once_across_syncs)
 """Of messages to one member, judged from what both sides condense."""
 
@@ -82,7 +82,8 @@ class _Judge:
         for shown, row in fetch_rows(self._spark, self._looks):
             self._shown[shown].rows.append(row)
         for violation in self._shown:
-            violation.rows = sorted(set(violation.rows), key=_place)[:WITNESS_ROWS_MAX]
+            rows = sorted(set(violation.rows), key=attrgetter("node", "inc", "idx"))
+            violation.rows = rows[:WITNESS_ROWS_MAX]
         cut = sum(trace.summary.cut for trace in self._run.members.values())
         # Where messages are total there need not be others.
         is_ordered = any(trace.summary.orders for trace in self._run.members.values())
@@ -314,7 +315,8 @@ class _Judge:
     def _judge_pairs(self, rows: list[Row]) -> None:
         """What two members have to agree on, of messages from one to the other."""
         members = self._run.members
-        whole = {_key(each) for each, trace in members.items() if _tells_of_pairs(trace)}
+        full = {each for each, trace in members.items() if trace.level == "full" and trace.is_whole}
+        whole = set(map(_key, full))  # what is not among their rows has not happened
         whole -= {row.member for row in rows if row.event == CUT}
         unrecorded = frozenset({row.peer_member for row in rows} - whole)
         self._take([*OF_TWO, at_most_once], rows, unrecorded)
@@ -388,15 +390,6 @@ def _bridged(trace: MemberTrace) -> Iterator[Row]:
             yield row
 
 
-def _tells_of_pairs(trace: MemberTrace) -> bool:
-    """Whether what is not among its rows has not happened between it and another member."""
-    return trace.level == "full" and trace.is_whole
-
-
 def _key(member: MemberKey) -> str:
     """As views list their members."""
     return f"{member[0]}#{member[1]}"
-
-
-def _place(row: Row) -> tuple[str, int, int]:
-    return row.node, row.inc, row.idx

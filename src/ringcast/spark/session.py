@@ -37,7 +37,6 @@ try:
 except ImportError as error:
     raise UsageError('this command needs Spark: pip install "ringcast[spark]"') from error
 
-
 JAVA_MAJOR_MIN = 17
 LOOPBACK = "127.0.0.1"
 _START_TIMEOUT_S = 60.0
@@ -109,7 +108,7 @@ def _conf(app: str, master: str, *, is_long: bool = False) -> SparkConf:
     mode = file_mode()
     conf.set("spark.hadoop.fs.permissions.umask-mode", f"{0o777 & ~directory_mode(mode):03o}")
     conf.setExecutorEnv(VARIABLE, f"{mode:o}")
-    if _is_on_loopback(master):
+    if master.startswith(("local", f"spark://{LOOPBACK}:", "spark://localhost:")):
         conf.set("spark.driver.bindAddress", LOOPBACK).set("spark.driver.host", LOOPBACK)
     return conf
 
@@ -191,10 +190,6 @@ def _prepare_environment() -> None:
 
 def _spark_home() -> Path:
     return Path(pyspark.__file__).parent
-
-
-def _is_on_loopback(master: str) -> bool:
-    return master.startswith(("local", f"spark://{LOOPBACK}:", "spark://localhost:"))
 
 
 def _java_major(java: Path) -> int:

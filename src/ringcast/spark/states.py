@@ -133,15 +133,12 @@ def _stretches(
     start, size, through = 0, 0, 0
     for at in range(len(ordered)):
         size += sizes[at]
-        is_end = at + 1 == len(ordered)
-        if is_end or (through + size >= share * (len(found) + 1) and not _is_pair(ordered, at)):
+        names = [_by_name(path)[0] for path in ordered[at : at + 2]]
+        is_end = len(names) == 1
+        if is_end or (through + size >= share * (len(found) + 1) and names[0] != names[1]):
             found.append(((start, ordered[start : at + 1]), size))
             start, size, through = at + 1, 0, through + size
     return found
-
-
-def _is_pair(ordered: list[str], at: int) -> bool:
-    return _by_name(ordered[at])[0] == _by_name(ordered[at + 1])[0]
 
 
 def _parts_of(item: tuple[int, list[str]]) -> Iterator[_Part | Refused]:

@@ -22,7 +22,6 @@ from ringcast.spark.page.scales import linear, per_cent, plain, seconds, time_ax
 if TYPE_CHECKING:
     from pyspark.sql import Row as Record
 
-
 EVERYBODY = "everybody"
 REPAIR, CONTROL, WINDOWS = "Retransmitted", "What control costs", "Send windows"
 _CONTROL = {

@@ -109,7 +109,7 @@ def due_partitions(
     changed = {
         key
         for key in open_keys
-        if key not in built or not _is_among(wanted[key], built[key].sources)
+        if key not in built or not wanted[key].items() <= built[key].sources.items()
     }
     # Verdicts are of a whole run: whatever changes in it, the day they stand on is built too.
     first = {key.of_run: key for key in reversed(open_keys)}
@@ -120,10 +120,6 @@ def due_partitions(
         for key in open_keys
         if key in changed or (key.of_run in runs and (key == first[key.of_run] or key in judged))
     ]
-
-
-def _is_among(sources: dict[str, list[int]], known: dict[str, list[int]]) -> bool:
-    return all(known.get(path) == stamp for path, stamp in sources.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,6 @@ def _missing(kind: str, stream: int, missing: Sequence[range]) -> Seen:
     return Seen(kind, stream, missing[0].start, missing[-1].stop - 1)
 
 
-def _told(kind: str) -> Callable[[Any], Seen]:
-    return lambda _: Seen(kind)
-
-
 def _of_change(frame: type) -> Callable[[Any], Seen]:
     kind = frame.__name__.lower()
     return lambda f: Seen(kind, view=f.id.counter)
@@ -99,7 +95,7 @@ UNICAST: dict[type, Callable[[Any], Seen]] = {
     wire.UnicastData: lambda f: _data("udata", -1, f),
     wire.UnicastAck: lambda f: Seen("uack", hd=f.delivered),
     wire.UnicastNack: lambda f: _missing("unack", -1, f.missing),
-    wire.Close: _told("close"),
+    wire.Close: lambda _: Seen("close"),
     wire.Sync: lambda f: _at("sync", -1, f.nonce),
     wire.SyncOk: lambda f: _at("sync_ok", -1, f.nonce, low=f.low, hr=f.high),
     wire.SyncAck: lambda f: _at("sync_ack", -1, f.nonce),

@@ -8,8 +8,6 @@ from ringcast.events import Delivered, Event, ViewInstalled
 from ringcast.model import Origin, Stream
 from ringcast.trace.rows import member_key, naming, naming_id
 
-TOTAL = int(Stream.TOTAL)
-
 
 def is_total(event: Event) -> TypeGuard[Delivered]:
     return isinstance(event, Delivered) and event.run.stream is Stream.TOTAL
