@@ -222,7 +222,7 @@ CEILINGS = {
     "replicated": 1595,  # dict, lock, counter, leader, and the space that they share
     "rules": 4952,  # pairs of real members are judged instant by instant; the one order
     "sim": 5872,  # what simulated applications send may have headers; total messages
-    "spark": 8690,  # 22 guarantees more of real members; what the source chooses; the sink
+    "spark": 8686,  # 22 guarantees more of real members; what the source chooses; the sink
     "trace": 6143,  # messages to one member, requests; archives on any file system
     "window": 1795,  # runs are cut where messages with headers begin
     "wire": 3437,  # headers; batches, marks
