@@ -1,21 +1,17 @@
 """Aims: what the figures of a benchmark are to reach, and whether they do.
 
-The compared figures are those of JGroups 5.6, tuned for each cell, on the same kind of machine: two
-cores, one process per member, loopback. Where it gave a range this is the middle of it. They are
-constants, not part of a run, so an aim that is missed on a busy machine says little: the raw
-ceiling of the same run says how much there was to be had.
+The compared figures are those of JGroups 5.6, tuned for each cell, on the same kind of machine.
+Where it gave a range this is the middle of it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.workload import Size
+from benchmarks.workload import Row, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from benchmarks.workload import Row
 
     Rows = Sequence[Row]
 

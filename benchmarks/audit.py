@@ -1,9 +1,7 @@
 """ringcast bench audit: the audit on Spark beside DuckDB, over the same files in one run.
 
-Before anything is measured both must find what is planted in small copies, and nothing in clean
-ones; and in every run that is measured both must say the same. The start of Spark and first audits,
-until they get no faster, are not counted. What is counted goes from the names of the files to the
-verdicts, on two cores. What a first audit takes, with all that, is measured apart (audit_cold.py).
+Both must find what is planted in small copies, and in every run that is measured say the same. What
+a first audit takes is measured apart (audit_cold.py).
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ import pyarrow as pa
 
 from benchmarks.audit_cold import measure_cold
 from benchmarks.audit_sql import ALL, CORE, Questions, duckdb
-from benchmarks.audit_traces import EVEN, SKEWED, write_members, write_traces
+from benchmarks.audit_traces import EVEN, SKEWED, Written, write_members, write_traces
 from benchmarks.usage import Usage, peak_mb, result_bytes, shuffled_bytes
-from benchmarks.workload import progress
+from benchmarks.workload import Row, progress
 from ringcast.errors import RingcastError
 from ringcast.spark.audit import audit
 from ringcast.spark.session import session, start_standalone
@@ -31,9 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
-
-    from benchmarks.audit_traces import Written
-    from benchmarks.workload import Row
 
 APP = "ringcast bench audit"
 CORES = 2

@@ -1,13 +1,5 @@
 """ringcast bench join, crash, idle, memory and state: what becomes of a group, its members and
-joiners.
-
-Real processes on loopback with the default configuration. Times are of the clock that all processes
-of a machine share. A crash is a kill, of which refused ports tell; or each member is on a host of
-its own (network.py), whose cable is pulled, and nobody is told.
-
-Memory is resident memory as the system counts it. Under load all members send all they can, round
-after round. What they grow by is the slope of a line through the samples, by least squares; the
-first tenth of the time, a minute at the most, is left out.
+joiners. Times are of the clock that all processes of a machine share.
 
 A state is on its way to a joiner while three others send and read. It comes in chunks that are made
 and checked on the way and kept nowhere, so what a process grows by is what the transfer takes.

@@ -1,16 +1,10 @@
 """ringcast bench multicast and unicast: real processes on loopback, beside the raw ceiling.
 
-What recording costs is measured by a second group that does not record and takes turns with the
-first. So is what reports cost, by one that acknowledges, what a small receive buffer costs, by one
-with that of everybody, and what sealing costs, by one without a key. What uniform delivery costs is
-measured by plain rounds of the same group in turn with uniform ones.
-
-The matrix is every transport, shape and size of message. One group is kept for all sizes of a
-transport and a shape. A cell that loses messages or does not end is named, and the next one has a
-new group. Beside the cells there are some of three members whose datagrams are lost on purpose, or
-that have the receive buffer of most machines.
-
-With an MTU, members are on hosts of their own (network.py).
+What something costs (recording, reports, a small receive buffer, a key) is measured by a second
+group without it, which takes turns with the first; what uniform delivery costs, by plain rounds of
+the same group. One group is kept for all sizes of a transport and a shape. A cell that loses
+messages or does not end is named, and the next one has a new group. With an MTU, members are on
+hosts of their own (network.py).
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Hosts are network namespaces, each with a cable to a bridge. Whoever is not root makes them in a
 user namespace, and the process that measures stays in it. Interfaces have any MTU, and can be told
 not to cut or join datagrams, as by `ethtool -K`: then each packet really is one. A cable can be
-pulled: what is sent to or from that host is lost in silence. So it is between two hosts that are
-cut off, one way or both, but for what is sent to a multicast address. Tests use it too.
+pulled: what is sent to or from that host is lost in silence. Tests use it too.
 """
 
 from __future__ import annotations
@@ -15,16 +14,14 @@ import shutil
 import socket
 import struct
 import subprocess
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fcntl import ioctl
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringcast.errors import UsageError
 from ringcast.sim.processes import Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
 _ETHTOOL, _GET_STRINGS, _SET_FEATURES, _SET_GSO, _SET_GRO = 0x8946, 0x1B, 0x3B, 0x24, 0x2C
@@ -42,7 +39,6 @@ class Network:
         self._mtu = str(mtu)
         self._is_plain = is_plain
         self._spaces: list[int] = []
-        self._cuts: list[tuple[int, tuple[str, ...]]] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> Network:
@@ -83,23 +79,6 @@ class Network:
     def plug(self, at: int) -> None:
         run_ip("link", "set", f"port{at}", "up")
 
-    def cut(self, sources: Iterable[int], dests: Iterable[int]) -> None:
-        """Nothing gets from any of these to any of those; the other way it does."""
-        dests = list(dests)
-        for source in sources:
-            for dest in dests:
-                self._cuts.append((dest, ("pref", "10", "from", self.addresses[source])))
-                self._rule("add", *self._cuts[-1])
-
-    def heal(self) -> None:
-        """All cuts are over."""
-        while self._cuts:
-            self._rule("del", *self._cuts.pop())
-
-    def _rule(self, change: str, dest: int, rule: tuple[str, ...]) -> None:
-        with self.inside(dest):
-            run_ip("rule", change, *rule, "blackhole")
-
     def _add(self, at: int, address: str, stack: ExitStack) -> None:
         space = _new_space(stack)
         self._spaces.append(space)
@@ -113,8 +92,6 @@ class Network:
             run_ip("link", "set", "lo", "up")
             run_ip("address", "add", f"{address}/24", "dev", "eth0")
             run_ip("link", "set", "eth0", "mtu", self._mtu, "up")
-            run_ip("rule", "add", "pref", "100", "lookup", "local")  # behind the rules of cuts
-            run_ip("rule", "del", "pref", "0")
             if self._is_plain:
                 _be_plain("eth0")
 

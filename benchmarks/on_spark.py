@@ -1,14 +1,7 @@
 """ringcast bench source and fleet: what Spark gets out of an archive, and simulations on Spark.
 
-An archive is read in one go and in small steps. Beside it in the same run: the same files read into
-Arrow by one plain process, without Spark; and as many rows that nobody has to read, which is as
-fast as Spark takes them from Python. Four queries that want less are read plainly, beside one that
-wants everything: what counts is bytes. And messages come one by one into an archive of segments of
-0.2 s, as the first of theirs, until a stream has each in its output.
-
-A fleet runs beside the same seeds in as many plain processes. Spark's own start is told apart: it
-is paid once, for however many seeds. The start of its Python workers is part of its time, as the
-start of the plain processes is part of theirs.
+Spark's own start is told apart from a fleet's time: it is paid once, for however many seeds. The
+start of its Python workers is part of it, as that of the plain processes is part of theirs.
 """
 
 from __future__ import annotations
@@ -19,13 +12,14 @@ import statistics
 import tempfile
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import GreaterThan, LessThanOrEqual
 from pyspark.sql.types import StructType
 
-from benchmarks.usage import Usage
+from benchmarks.usage import in_turns
 from benchmarks.workload import progress
 from ringcast.errors import UsageError
 from ringcast.sim.runner import run_seeds
@@ -43,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -57,9 +51,7 @@ STEPS = 15
 """Micro-batches; the first ones, while everything is compiled, are left out of the median."""
 WARM = 5
 ROUNDS = 3
-"""The best one counts: others on the machine can only slow it down."""
-WARM_ROUNDS = 2
-"""Before them, while Spark compiles what it runs."""
+"""Of the reading without Spark; the best one counts."""
 VARIED = 40_000
 VARIED_SIZE = 1000
 VARIED_FILES = 8
@@ -84,7 +76,9 @@ def bench_source(
             register(spark)
             spark.dataSource.register(ReadySource)
             read_mb = _read_bytes(Path(scratch, "varied"))
-            whole, ready = _whole_usage(spark, archive)
+            formats = map(spark.read.format, ("ringcast", ReadySource.name()))
+            tables = [reader.load(str(archive)) for reader in formats]
+            whole, ready = in_turns([partial(_read_whole, table) for table in tables])
             steps_ms = _step_times(spark, Path(scratch), size, step)
             output_ms = sorted(_output_times(spark, Path(scratch), size)[WARM:])
     seconds, ready_s = (min(usage.seconds for usage in each) for each in (whole, ready))
@@ -136,19 +130,9 @@ class ReadyReader(ArchiveReader):
             left -= len(batch)
 
 
-def _whole_usage(spark: SparkSession, archive: Path) -> list[list[Usage]]:
-    """What it takes to get every column of every message: out of the archive, and of what is ready.
-    In turns, so that both meet the same machine."""
-    names = ("ringcast", ReadySource.name())
-    tables = [spark.read.format(name).load(str(archive)) for name in names]
-    used: list[list[Usage]] = [[], []]
-    for turn in range(WARM_ROUNDS + ROUNDS):
-        for table, usages in zip(tables, used, strict=True):
-            with Usage() as usage:
-                table.write.format("noop").mode("overwrite").save()
-            if turn >= WARM_ROUNDS:
-                usages.append(usage)
-    return used
+def _read_whole(table: DataFrame, _: int) -> None:
+    """Every column of every message: out of the archive, or of what is ready."""
+    table.write.format("noop").mode("overwrite").save()
 
 
 def _step_times(spark: SparkSession, scratch: Path, size: int, step: int) -> list[int]:

@@ -1,13 +1,7 @@
 """ringcast bench codec, window, ring and refuse: parts without a network, by message or datagram.
 
 Beside each, in the same process and turn by turn, runs the classic way of doing the same: a header
-for every message, a window that handles one message at a time, a dict behind one lock. Of codec and
-window the best of the repeats counts, so that the ratio says what runs are worth, whatever the
-machine.
-
-Datagrams of who has not the key are refused once they are read: by the envelope, which counts them
-and notes them for people. Those under a salt that is not known are the dearest, because a key is
-derived for each; beyond 1000 a second they are dropped without that.
+for every message, a window that handles one message at a time, a dict behind one lock.
 """
 
 from __future__ import annotations

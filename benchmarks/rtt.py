@@ -1,9 +1,7 @@
 """ringcast bench rtt: how long a request takes, beside a round trip over plain blocking sockets.
 
-Two processes on loopback. A request and its reply are what the API does fastest: nobody has to read
-the group for them to pass. Beside them stand plain blocking sockets, and plain sockets in an event
-loop. All kinds take turns, so that they meet the same machine; and of all kinds each process has a
-core of its own: some pairs would share one otherwise, which differs by far.
+All kinds take turns, so that they meet the same machine; and of all kinds each process has a core
+of its own: some pairs would share one otherwise, which differs by far.
 """
 
 from __future__ import annotations
@@ -16,14 +14,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from benchmarks.sockets import SPACE, Wire, open_socket
-from benchmarks.workload import RUNS_MAX, check, group_name, percentile, progress, versions
+from benchmarks.workload import RUNS_MAX, Row, check, group_name, percentile, progress, versions
 from ringcast.aio.loop import run
 from ringcast.sim.processes import Cluster, child, hear, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from benchmarks.workload import Row
 
     Times = list[int]
     """Nanoseconds of each round trip of a run."""

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.usage import Usage, cpu_ns
+from benchmarks.usage import cpu_ns, in_turns
 from benchmarks.workload import progress
 from ringcast import blocking
 from ringcast.errors import UsageError
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
     from benchmarks.workload import Row as Report
 
-ROUNDS = 3
-"""The best one counts: others on the machine can only slow it down."""
-WARM_ROUNDS = 2
 PARTITIONS = 2
 
 
@@ -43,37 +41,33 @@ def bench_sink(messages: int, size: int, master: str, conf: dict[str, str]) -> l
             numbers = spark.range(0, messages, 1, PARTITIONS)
             text = f"lpad(CAST(id AS STRING), {size}, '0')"
             rows = numbers.selectExpr(f"CAST({text} AS BINARY) AS payload")
-            used: dict[str, list[Usage]] = {"sink": [], "parquet": []}
-            for turn in range(WARM_ROUNDS + ROUNDS):
-                for name, usages in used.items():
-                    with Usage() as usage:
-                        _write(rows, name, Path(scratch, f"{name}-{turn}"))
-                    if turn >= WARM_ROUNDS:
-                        usages.append(usage)
+            kinds = (partial(_write, rows, kind, scratch) for kind in ("sink", "parquet"))
+            sink, parquet = in_turns([*kinds])
         progress("publishing …")
         seconds, publisher_s = _publish(Path(scratch, "sink-0"), messages)
-    best_s = {name: min(usage.seconds for usage in each) for name, each in used.items()}
-    best_cpu_s = {name: min(usage.cpu_s for usage in each) for name, each in used.items()}
+    sink_s, parquet_s = (min(usage.seconds for usage in each) for each in (sink, parquet))
+    sink_cpu_s, parquet_cpu_s = (min(usage.cpu_s for usage in each) for each in (sink, parquet))
     report = {
         "messages": messages,
         "size": size,
-        "rows_per_s": round(messages / best_s["sink"]),
-        "cpu_us_per_row": round(best_cpu_s["sink"] / messages * 1e6, 2),
-        "parquet_rows_per_s": round(messages / best_s["parquet"]),
-        "parquet_cpu_us_per_row": round(best_cpu_s["parquet"] / messages * 1e6, 2),
-        "ratio": round(best_s["parquet"] / best_s["sink"], 2),
+        "rows_per_s": round(messages / sink_s),
+        "cpu_us_per_row": round(sink_cpu_s / messages * 1e6, 2),
+        "parquet_rows_per_s": round(messages / parquet_s),
+        "parquet_cpu_us_per_row": round(parquet_cpu_s / messages * 1e6, 2),
+        "ratio": round(parquet_s / sink_s, 2),
         "published_per_s": round(messages / seconds),
         "publisher_cpu_us_per_row": round(publisher_s / messages * 1e6, 2),
     }
     return [report]
 
 
-def _write(rows: DataFrame, name: str, place: Path) -> None:
-    if name == "sink":
+def _write(rows: DataFrame, kind: str, scratch: str, turn: int) -> None:
+    place = f"{scratch}/{kind}-{turn}"
+    if kind == "sink":
         writer = rows.write.format("ringcast").option("publisherId", "bench").mode("append")
-        writer.save(str(place))
+        writer.save(place)
     else:
-        rows.write.parquet(str(place))
+        rows.write.parquet(place)
 
 
 def _publish(staged: Path, messages: int) -> tuple[float, float]:

@@ -12,16 +12,14 @@ import asyncio
 import select
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringcast.aio.multicast_socket import leave_out
 from ringcast.aio.udp import ask_for_buffers
 from ringcast.errors import RingcastError
 from ringcast.model import Address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SPACE = 1 << 16
 """Bytes of one read."""

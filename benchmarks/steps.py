@@ -1,9 +1,8 @@
 """ringcast bench steps: what a member does, in calls of functions.
 
-Two members run in this process on loopback; one of them only sends. The interpreter tells every
-call (`sys.setprofile`); functions written in Python and calls into C are counted apart. Background
-work (heartbeats, delayed acks, and what an ack changes for the next round) falls into many rounds
-where the machine is busy, so the first quartile counts. Compare figures of one interpreter only.
+The interpreter tells every call (`sys.setprofile`). Background work (heartbeats, delayed acks, and
+what an ack changes for the next round) falls into many rounds where the machine is busy, so the
+first quartile counts. Compare figures of one interpreter only.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """ringcast bench dict: how many writes and reads a replicated dict takes in a second.
 
-All members write at once, each with so many writes under way; then one at a time, which is how long
-a write takes; then they read their own copy, and through the order. A member is a process,
-`python -m benchmarks.structures`, which speaks JSON lines with its launcher.
-
-Where `redis-server` is installed, as many clients of one do the same, in turn: SET and GET through
-one connection each. It keeps one copy, in memory, and no client has its own.
+A member is a process, `python -m benchmarks.structures`, which speaks JSON lines with its launcher.
+Where `redis-server` is installed, as many clients of one do the same, in turn.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.compare import SERVERS
-from benchmarks.workload import RUNS_MAX, check, percentile, progress, versions
+from benchmarks.workload import RUNS_MAX, Row, check, percentile, progress, versions
 from ringcast.aio.loop import run
 from ringcast.aio.sources import DirectorySource
 from ringcast.errors import RingcastError
@@ -30,7 +26,6 @@ from ringcast.sim.processes import Cluster
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from benchmarks.workload import Row
     from ringcast.sim.member_process import Commands
 
 DEADLINE_S = 60.0

@@ -7,24 +7,19 @@ command fails, stands in the entry (command.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from benchmarks import aims
-from benchmarks.command import SizeType, benchmark, option, several, without, word
+from benchmarks.command import Rows, SizeType, benchmark, option, several, without, word
 from benchmarks.peers.compare import PEERS, SHAPES
 from benchmarks.workload import RATIOS, TRANSPORTS, Size
 from ringcast.cli.words import CONF
 from ringcast.config_file import PRESETS
 from ringcast.sim.options import PROTOCOLS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from benchmarks.command import Rows
 
 
 def _cells(rows: Rows) -> Rows:

@@ -13,13 +13,12 @@ import time
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any, Self
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -61,6 +60,20 @@ class Usage:
             resident = sum(process.resident_mb for process in _descendants())
             self.peak_mb = max(self.peak_mb, resident)
             is_over = self._is_over.wait(_EVERY_S)
+
+
+def in_turns(
+    jobs: Sequence[Callable[[int], object]], rounds: int = 3, warm_ups: int = 2
+) -> list[list[Usage]]:
+    """What each job takes in each round, those to warm up left out. They take turns, so that all
+    meet the same machine; the best round counts, as others there can only slow it down."""
+    used: list[list[Usage]] = [[] for _ in jobs]
+    for turn in range(warm_ups + rounds):
+        for job, usages in zip(jobs, used, strict=True):
+            with Usage() as usage:
+                job(turn)
+            usages.append(usage)
+    return [usages[warm_ups:] for usages in used]
 
 
 def shuffled_bytes(spark: SparkSession) -> int:

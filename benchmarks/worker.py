@@ -133,7 +133,6 @@ async def _ask(group: Group, command: dict[str, Any]) -> list[int]:
 
 # A member with a state
 
-
 BLOCK_BYTES = 1 << 16
 SAMPLE_S = 0.02
 TURN_S = 0.005

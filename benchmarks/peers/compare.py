@@ -1,9 +1,7 @@
 """ringcast bench peers: our workloads through other systems, each in turn with ours in one run.
 
 pyzmq needs nothing else, nats and redis a server that is started here. A peer that is not installed
-is named, with how to have it, and left out. Groups of all are kept while a workload is measured,
-and take turns round by round. Peers have no views, keep nothing for who is slow or late and encrypt
-nothing.
+is named, with how to have it, and left out.
 """
 
 from __future__ import annotations
@@ -16,20 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks.workload import Rounds, Size, Workload, check, percentile, progress, take_turns
+from benchmarks.workload import Rounds, Row, Size, Workload, check, percentile, progress, take_turns
 from ringcast.errors import RingcastError
 from ringcast.sim.processes import Cluster, hear, tell
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from benchmarks.workload import Row
 
 SERVER_S = 10.0
 NOWHERE = subprocess.DEVNULL

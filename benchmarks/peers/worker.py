@@ -18,13 +18,11 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Coroutine, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ringcast.sim.member_process import SEND_BATCH, payloads_of, say
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
 
 BATCH_BYTES = 60_000
 TIMEOUT_S = 60.0

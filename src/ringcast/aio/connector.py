@@ -13,13 +13,11 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from ringcast.aio.handshake import ROUND_MAX, Hello
-from ringcast.aio.peers import REFUSED, Link, reason_of, reason_of_code, trouble_of
+from ringcast.aio.handshake import ROUND_MAX, Handshake, Hello
+from ringcast.aio.peers import REFUSED, Link, Peer, reason_of, reason_of_code, trouble_of
 
 if TYPE_CHECKING:
     from ringcast.aio.acceptor import Acceptor
-    from ringcast.aio.handshake import Handshake
-    from ringcast.aio.peers import Peer
     from ringcast.aio.tcp import TcpMesh
     from ringcast.model import Address
 

@@ -16,8 +16,8 @@ from ringcast.aio.reach import is_loopback
 from ringcast.aio.spinner import Spinner
 from ringcast.core.shared import Phase
 from ringcast.errors import Reject
-from ringcast.events import RequestReceived
-from ringcast.model import Stream
+from ringcast.events import Event, RequestReceived
+from ringcast.model import Address, Member, Stream, View
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.wire.bursts import bursts_of
 from ringcast.wire.seal import SHORT_BYTES_MAX
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ringcast.aio.keys import Lock
     from ringcast.aio.transport import Transport
     from ringcast.arguments import Source
-    from ringcast.events import Event
-    from ringcast.model import Address, Member, View
     from ringcast.node import Node
     from ringcast.trace.observe.observer import TraceObserver
 

@@ -27,14 +27,12 @@ from ringcast.aio.gate import Gate
 from ringcast.aio.payloads import as_bytes
 from ringcast.core.shared import Phase
 from ringcast.errors import RingcastError, Undeliverable
-from ringcast.model import Member, Stream
+from ringcast.model import Member, Stream, View
 from ringcast.wire.bursts import BURST_BYTES_MAX
 
 if TYPE_CHECKING:
     from ringcast.aio.driver import Driver
-    from ringcast.model import View
     from ringcast.wire.codec import Buffer
-
 
 MEMBER: Final = Phase.MEMBER  # to look up a member of an Enum takes Python a while
 

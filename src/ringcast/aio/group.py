@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from ringcast.aio.answers import answer, health_of
+from ringcast.aio.answers import Health, answer, health_of
 from ringcast.aio.driver import Owner
 from ringcast.aio.payloads import as_bytes, as_messages, with_block
 from ringcast.aio.presence import Presence, check_member, out_of
-from ringcast.aio.probe import Probe, probe_name
+from ringcast.aio.probe import Probe, Question, probe_name
 from ringcast.aio.prometheus import exposition
 from ringcast.aio.published import Published
-from ringcast.aio.read_queue import describe_losses
+from ringcast.aio.read_queue import Guarantee, Message, Notice, describe_losses
 from ringcast.aio.reading import Reading
 from ringcast.aio.requests import PAYLOAD_BYTES_MAX, Requests, check_payload, request_all, serve
 from ringcast.aio.sending import Outgoing, Sending
@@ -38,24 +38,19 @@ from ringcast.events import (
     ViewInstalled,
     Writable,
 )
-from ringcast.model import Address, Member
+from ringcast.model import Address, Member, View
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
-    from typing import Literal, Unpack
 
-    from ringcast.aio.answers import Health
     from ringcast.aio.member_host import MemberHost
     from ringcast.aio.metrics import Metrics
-    from ringcast.aio.probe import Question
-    from ringcast.aio.read_queue import Guarantee, Message, Notice
     from ringcast.aio.receipts import Receipt
     from ringcast.aio.requests import Handler, Replies, Request
     from ringcast.aio.sending import How
     from ringcast.aio.state import GiveState, TakeState
     from ringcast.arguments import JoinOptions
     from ringcast.events import Event
-    from ringcast.model import View
     from ringcast.wire.codec import Buffer
 
 REQUEST_TIMEOUT_S = 10.0

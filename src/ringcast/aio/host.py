@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
 from ringcast.aio.sources import group_directory, runtime_source
-from ringcast.model import INCARNATION_MAX
+from ringcast.model import INCARNATION_MAX, Address
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ringcast.aio.transport import Transport
     from ringcast.arguments import Source
     from ringcast.config import GroupConfig
-    from ringcast.model import Address
 
 
 class Host(Protocol):

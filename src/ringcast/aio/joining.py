@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import fields, replace
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack
 
 from ringcast import private
 from ringcast.aio.group import Group
@@ -20,7 +20,7 @@ from ringcast.aio.member_host import MemberHost, Recording
 from ringcast.aio.presence import Stay
 from ringcast.aio.reach import check_address, check_own, warn_of_exposure
 from ringcast.aio.sources import ListSource, NameSource, check_system, is_name, look_up_own
-from ringcast.arguments import PROGRAM, complete, name_options
+from ringcast.arguments import PROGRAM, JoinOptions, complete, name_options
 from ringcast.checks import check_function
 from ringcast.config import GroupConfig
 from ringcast.config_file import load_config
@@ -28,12 +28,8 @@ from ringcast.errors import UsageError
 from ringcast.model import Address
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator
-    from typing import Unpack
-
     from ringcast.aio.keys import KeyRing
     from ringcast.aio.state import GiveState, TakeState
-    from ringcast.arguments import JoinOptions
 
 DEFAULT_INTERVAL_S = 2.0
 

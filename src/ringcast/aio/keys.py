@@ -29,7 +29,7 @@ from weakref import WeakSet
 from ringcast.aio.refusals import TOLD, Refusals
 from ringcast.aio.sources import make_group_directory
 from ringcast.aio.termination import READERS
-from ringcast.errors import UsageError
+from ringcast.errors import DecodeError, UsageError
 from ringcast.wire.codec import header_of
 from ringcast.wire.envelope import KEY_BYTES, KEYS_MAX, SALT_BYTES, Envelope, Key
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from ringcast.aio.host import Host
     from ringcast.aio.transport import Transport
-    from ringcast.errors import DecodeError
     from ringcast.model import View
 
 Stamp: TypeAlias = tuple[int, ...]

@@ -5,30 +5,25 @@ from __future__ import annotations
 import logging
 import platform
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from ringcast.aio.driver import Driver
-from ringcast.core.effects import Suspected, Trusted
+from ringcast.aio.driver import Driver, Owner
+from ringcast.core.effects import Effects, Signal, Suspected, Trusted
 from ringcast.errors import JoinTimeout, UsageError
-from ringcast.model import Member, Stream
-from ringcast.node import build_node
+from ringcast.model import Address, Member, Stream, View
+from ringcast.node import Node, build_node
 from ringcast.protocols.channel import channel_config
 from ringcast.protocols.views import layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from typing import Any
 
-    from ringcast.aio.driver import Owner
     from ringcast.aio.host import Host
     from ringcast.aio.keys import KeyRing
     from ringcast.aio.transport import Transport
     from ringcast.arguments import Source
     from ringcast.config import GroupConfig
-    from ringcast.core.effects import Effects, Signal
-    from ringcast.model import Address, View
-    from ringcast.node import Node
     from ringcast.trace.observe.observer import TraceObserver
     from ringcast.trace.recorder import Recorder
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
 from ringcast.model import Address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 REQUEST_BYTES_MAX = 8192
 CLIENTS_MAX = 16

@@ -17,7 +17,7 @@ import os
 import socket
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ringcast.aio.sources import make_group_directory
 from ringcast.errors import RingcastError, UsageError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from typing import TypeAlias
 
     from ringcast.model import Member
 

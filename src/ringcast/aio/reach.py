@@ -8,14 +8,13 @@ gives as a name was looked up before, and no name that a peer says ever is.
 from __future__ import annotations
 
 import logging
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from ipaddress import IPv6Address
 
     from ringcast.model import Address
 

@@ -12,17 +12,13 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ringcast.aio.state import SnapshotMarker
 from ringcast.errors import UsageError
-from ringcast.events import Delivered, GapSkipped, StateLost, Undeliverable, ViewInstalled
-from ringcast.model import NO_HEADERS, Place, Run, Stream
+from ringcast.events import Closed, Delivered, GapSkipped, StateLost, Undeliverable, ViewInstalled
+from ringcast.model import NO_HEADERS, Headers, Member, Place, Run, Stream, ViewId
 from ringcast.wire.headers import read_headers
-
-if TYPE_CHECKING:
-    from ringcast.events import Closed
-    from ringcast.model import Headers, Member, ViewId
 
 NOTICES_MAX = 1024
 """Notices that wait for a reader; beyond this the oldest goes."""

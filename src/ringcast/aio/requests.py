@@ -25,7 +25,7 @@ from collections import Counter, deque
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
 from ringcast.aio.gate import Gate, Turns, Waiter
 from ringcast.aio.payloads import as_bytes
@@ -36,7 +36,6 @@ from ringcast.wire.messages import encode_answer, encode_ask
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator
-    from typing import Self
 
     from ringcast.aio.driver import Driver
     from ringcast.aio.group import Group

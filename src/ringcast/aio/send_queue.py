@@ -34,21 +34,19 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ringcast.aio.engine import Latch, failed
+from ringcast.aio.engine import Engine, Latch, failed
 from ringcast.aio.member_host import STREAMS
 from ringcast.aio.sending import Outgoing
 from ringcast.errors import GroupClosed, RingcastError, TimedOut, TooFewMembers, Undeliverable
-from ringcast.model import Member, alike
+from ringcast.model import Member, View, alike
 from ringcast.window.threads import RingBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringcast.aio.engine import Engine
     from ringcast.aio.group import Group
     from ringcast.aio.read_queue import Guarantee
     from ringcast.aio.receipts import Receipt
-    from ringcast.model import View
 
 RING_CAPACITY = 1024
 """Sends that wait to be sent."""

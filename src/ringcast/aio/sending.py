@@ -11,30 +11,27 @@ On the end of this member: what waits in front of a window is lost, and Closed c
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from ringcast.aio.gate import Gate
 from ringcast.aio.member_host import STREAMS
 from ringcast.aio.payloads import as_bytes
-from ringcast.aio.receipts import Receipts
+from ringcast.aio.receipts import Receipt, Receipts
 from ringcast.errors import TooFewMembers, Undeliverable, UsageError
 from ringcast.events import Closed
-from ringcast.model import Headed, Stream
+from ringcast.model import Headed, Member, Stream
 from ringcast.wire.headers import encode_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import TypedDict
 
     from ringcast.aio.driver import Driver
     from ringcast.aio.gathering import Gatherings
     from ringcast.aio.presence import Presence
     from ringcast.aio.read_queue import Guarantee
     from ringcast.aio.reading import Reading
-    from ringcast.aio.receipts import Receipt
     from ringcast.aio.send_queue import SendQueue
     from ringcast.arguments import JoinOptions
-    from ringcast.model import Member
     from ringcast.wire.codec import Buffer
 
     class How(TypedDict, total=False):

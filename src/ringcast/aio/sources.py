@@ -24,21 +24,16 @@ import os
 import socket
 import stat
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from ringcast.aio.srv import Resolver
 from ringcast.errors import UsageError
-from ringcast.model import Address
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ringcast.model import Member
+from ringcast.model import Address, Member
 
 FILES_MAX = 4096
 """Member files looked at; whoever fills a directory with more is not helped by reading them."""

@@ -13,14 +13,11 @@ import contextlib
 import secrets
 import socket
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ringcast.model import Address
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 RESOLV_CONF = Path("/etc/resolv.conf")
 PORT = 53

@@ -23,25 +23,15 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from ringcast.aio.published import dump
+from ringcast import events
+from ringcast.aio.published import Published, dump
 from ringcast.errors import StateInterrupted
-from ringcast.events import (
-    StateAbandoned,
-    StateBegun,
-    StateChunk,
-    StateLost,
-    StateReceived,
-    StateWanted,
-    StateWritable,
-)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from ringcast.aio.driver import Driver
-    from ringcast.aio.published import Published
     from ringcast.aio.read_queue import ReadQueue
-    from ringcast.events import StateEvent
     from ringcast.model import Member
 
 GiveState: TypeAlias = Callable[[], Iterable[bytes] | AsyncIterable[bytes]]
@@ -115,31 +105,31 @@ class StateExchange:
         if self._taking is not None:
             self._taking.cancel()
 
-    def on_event(self, event: StateEvent) -> None:
+    def on_event(self, event: events.StateEvent) -> None:
         match event:
-            case StateWanted():
+            case events.StateWanted():
                 self._on_wanted(event)
-            case StateWritable(transfer):
+            case events.StateWritable(transfer):
                 if transfer in self._markers:
                     self._markers[transfer].go_on()
-            case StateAbandoned(transfer, reason):
+            case events.StateAbandoned(transfer, reason):
                 self._drop(transfer)
                 log.info("%s: state transfer %d is over: %s", self._me, transfer, reason)
-            case StateBegun(provider):
+            case events.StateBegun(provider):
                 log.info("%s: the state comes from %s", self._me, provider)
                 if self._admission.is_over:  # parts have come together, and another's counts
                     self._admission = Admission(self._driver)
                 self._admission.begin()
                 self._offsets = None
-            case StateChunk(payload):
+            case events.StateChunk(payload):
                 if self._offsets is None:
                     self._offsets = payload
                 else:
                     self._admission.chunks.append(payload)
-            case StateReceived():
+            case events.StateReceived():
                 self._published.load(self._offsets or b"")
                 self._admission.complete()
-            case StateLost(reason):
+            case events.StateLost(reason):
                 self.lost = reason
                 self._admission.end()
             case _:
@@ -164,7 +154,7 @@ class StateExchange:
     def _me(self) -> Member:
         return self._driver.node.me
 
-    def _on_wanted(self, wanted: StateWanted) -> None:
+    def _on_wanted(self, wanted: events.StateWanted) -> None:
         self._markers = {
             number: marker for number, marker in self._markers.items() if not marker.is_done
         }
@@ -208,7 +198,9 @@ class StateExchange:
 class SnapshotMarker:
     """A state that a joiner wants from this member."""
 
-    def __init__(self, driver: Driver, wanted: StateWanted, known: bytes, give: GiveState) -> None:
+    def __init__(
+        self, driver: Driver, wanted: events.StateWanted, known: bytes, give: GiveState
+    ) -> None:
         self.joiner = wanted.joiner
         self._driver = driver
         self._transfer = wanted.transfer

@@ -31,21 +31,17 @@ from ringcast.aio import connector
 from ringcast.aio.acceptor import Acceptor
 from ringcast.aio.connector import Connector
 from ringcast.aio.framing import FRAME_BYTES_MAX, HEAD_BYTES, Malformed, body_at, cut, head_of
-from ringcast.aio.handshake import Handshake, Refused
-from ringcast.aio.peers import BACK_OFF_NS_MAX, QUEUE_BYTES, PeerTable, reason_of
+from ringcast.aio.handshake import Handshake, Hello, Refused
+from ringcast.aio.peers import BACK_OFF_NS_MAX, QUEUE_BYTES, Link, Peer, PeerTable, reason_of
 from ringcast.aio.reach import admits
-from ringcast.aio.transport import Transport
+from ringcast.aio.transport import Inputs, Transport
 from ringcast.config import DATAGRAM_BYTES_MAX
-from ringcast.model import Address
+from ringcast.model import Address, View
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator, Mapping
 
-    from ringcast.aio.handshake import Hello
-    from ringcast.aio.peers import Link, Peer
-    from ringcast.aio.transport import Inputs
-    from ringcast.model import View
     from ringcast.wire.codec import Buffer
 
 READ_BYTES = 1 << 18

@@ -11,13 +11,13 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from ringcast.aio.joining import Once
-from ringcast.aio.read_queue import ReadQueue
-from ringcast.aio.reading import BATCH_MAX, PREFETCH
+from ringcast.aio.read_queue import Message, Notice, ReadQueue
+from ringcast.aio.reading import BATCH_MAX, PREFETCH, Reading
 from ringcast.aio.state import CHUNK_BYTES
 from ringcast.arguments import name_options
 from ringcast.checks import check_function, check_seconds
 from ringcast.errors import GroupClosed, TimedOut
-from ringcast.events import Delivered
+from ringcast.events import Closed, Delivered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from ringcast.aio import receipts
     from ringcast.aio.engine import Engine
     from ringcast.aio.presence import Presence
-    from ringcast.aio.read_queue import Message, Notice
-    from ringcast.aio.reading import Reading
-    from ringcast.events import Closed
     from ringcast.model import Member, Place
 
     GiveState: TypeAlias = Callable[[], Iterable[bytes]]

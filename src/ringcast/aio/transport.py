@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from ringcast.model import Address, View
     from ringcast.wire.codec import Buffer
 
-
 Inputs: TypeAlias = "Mapping[int, Callable[[], None]]"
 """The file descriptors on which datagrams come now, and what is to be called if one is there."""
-
 
 SHARES_MIN = 6
 """Datagrams of three other members fit a receive buffer twice, those of many once."""

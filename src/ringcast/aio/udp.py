@@ -28,18 +28,16 @@ from typing import TYPE_CHECKING
 
 from ringcast.aio.offload import CANNOT, SHARED_MAX, Offload, mtu_of
 from ringcast.aio.reach import admits, is_loopback
-from ringcast.aio.transport import Transport, fitting
+from ringcast.aio.transport import Inputs, Transport, fitting
 from ringcast.config import DATAGRAM_BYTES_MIN
 from ringcast.errors import UsageError
-from ringcast.model import Address
+from ringcast.model import Address, View
 from ringcast.window.send import BULK_BYTES
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
-    from ringcast.aio.transport import Inputs
-    from ringcast.model import View
     from ringcast.wire.codec import Buffer
 
 BUFFER_BYTES = 8 << 20

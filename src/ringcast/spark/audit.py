@@ -18,18 +18,15 @@ from ringcast.errors import UsageError
 from ringcast.spark.judged import judge_simulations
 from ringcast.spark.recorded import judge_recorded
 from ringcast.spark.recorded_run import RecordedRun, choose_run
-from ringcast.spark.report import Report
-from ringcast.spark.states import read_states
+from ringcast.spark.report import Report, Verdict
+from ringcast.spark.states import Read, Refused, read_states
 from ringcast.trace.segments import TEMPORARY_SUFFIX, segment_paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.spark.reading import Workers
-    from ringcast.spark.report import Verdict
-    from ringcast.spark.states import Read, Refused
     from ringcast.spark.summary import SegmentState
-
 
 LISTINGS_MAX = 5
 """How often everything is read while files vanish."""

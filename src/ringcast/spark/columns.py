@@ -7,20 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from ringcast.errors import UsageError
 from ringcast.trace.columns import SCHEMA, TEXT
@@ -29,20 +16,19 @@ from ringcast.trace.rows import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
-KINDS: dict[str, DataType] = {
-    "text": StringType(),
-    "texts": ArrayType(StringType()),
-    "int": IntegerType(),
-    "long": LongType(),
-    "counts": MapType(StringType(), LongType()),  # by name
-    "floats": MapType(StringType(), DoubleType()),
-    "unsigned": DecimalType(20, 0),  # 64 bits without a sign: incarnations and hashes
-    "float": DoubleType(),
-    "flag": BooleanType(),
-    "time": TimestampType(),
-    "date": DateType(),
+KINDS: dict[str, T.DataType] = {
+    "text": T.StringType(),
+    "texts": T.ArrayType(T.StringType()),
+    "int": T.IntegerType(),
+    "long": T.LongType(),
+    "counts": T.MapType(T.StringType(), T.LongType()),  # by name
+    "floats": T.MapType(T.StringType(), T.DoubleType()),
+    "unsigned": T.DecimalType(20, 0),  # 64 bits without a sign: incarnations and hashes
+    "float": T.DoubleType(),
+    "flag": T.BooleanType(),
+    "time": T.TimestampType(),
+    "date": T.DateType(),
 }
 LONG = KINDS["long"]
 _OF_ARROW = {
@@ -53,11 +39,11 @@ _OF_ARROW = {
 }
 
 
-def schema(*columns: str) -> StructType:
+def schema(*columns: str) -> T.StructType:
     """Columns in order: of each text the first word is their kind, the others are their names."""
-    return StructType(
+    return T.StructType(
         [
-            StructField(name, KINDS[kind])
+            T.StructField(name, KINDS[kind])
             for kind, *names in map(str.split, columns)
             for name in names
         ]
@@ -90,7 +76,7 @@ def read_rows(spark: SparkSession, *paths: Path | str) -> DataFrame:
     return frame.fillna(defaults)  # for the columns that older segments lack
 
 
-def typed(frame: DataFrame, schema: StructType) -> DataFrame:
+def typed(frame: DataFrame, schema: T.StructType) -> DataFrame:
     """Just these columns, of just these types."""
     return frame.select(*(F.col(item.name).cast(item.dataType) for item in schema.fields))
 

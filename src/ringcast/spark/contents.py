@@ -12,17 +12,16 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ringcast.spark.reading import at_span, fetch_rows
-from ringcast.spark.summary import NO_SPAN, NOT_ONE, SPAN_BLOCKS, block_numbers, equal_blocks
+from ringcast.spark import summary
+from ringcast.spark.reading import Workers, at_span, fetch_rows
+from ringcast.spark.summary import NOT_ONE, SPAN_BLOCKS, MemberTrace, Span, Track, block_numbers
 from ringcast.trace.content import hashed_every
+from ringcast.trace.rows import DELIVER, OPEN, SEND, MemberKey, OriginKey, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringcast.spark.reading import Workers
     from ringcast.spark.recorded_run import RecordedRun
-    from ringcast.spark.summary import MemberTrace, Span, Track
-    from ringcast.trace.rows import MemberKey, OriginKey, Row
 
 SeqnoRange: TypeAlias = tuple[int, int]
 """Both inclusive."""
@@ -114,10 +113,10 @@ def _compare_span(
     run: RecordedRun, origin: OriginKey, at: int, holders: list[_Holder], found: Content
 ) -> Iterator[Unsure]:
     sender = run.members.get(origin[:2])
-    original = NO_SPAN
+    original = summary.NO_SPAN
     if sender is not None:
         sent = holders[0].track._replace(role="sent")
-        original = sender.content.get(sent, {}).get(at, NO_SPAN)
+        original = sender.content.get(sent, {}).get(at, summary.NO_SPAN)
     hashed = _hashed_by(sender)
     for holder in holders:
         common = original.present & holder.span.present
@@ -127,7 +126,7 @@ def _compare_span(
             found.count(common.bit_count(), holder.span.messages)
         elif common:
             assert sender is not None
-            alike = equal_blocks(sender, holder.trace, holder.track, at, common)
+            alike = summary.equal_blocks(sender, holder.trace, holder.track, at, common)
             if alike is None:
                 yield Unsure(origin, at, (holder.member,), is_by_sender=True)
             else:
@@ -226,6 +225,67 @@ def _judge_by_receivers(run: RecordedRun, doubt: Unsure, rows: list[Row], found:
                 f"{', '.join(name for names in others for name in names)} than at {', '.join(one)}"
             )
             found.differing.append((text, block))
+
+
+# Hashes that are not there
+
+
+def missing_hashes(trace: MemberTrace) -> dict[Track, list[int]]:
+    """The blocks, by number, of each track that a member must have hashed, and has not. Which they
+    are follows from what it sent and delivered: each that it has from its first message on, of
+    those that its level asks for. Only a trace that is whole tells."""
+    found: dict[Track, list[int]] = {}
+    if not trace.block_messages or not trace.is_whole:
+        return found
+    for track, first, last in _stretches(trace):
+        spans = trace.content.get(track, {})
+        for number in _hashed_within(trace, first, last):
+            at, bit = divmod(number, SPAN_BLOCKS)
+            if at not in spans or not spans[at].present >> bit & 1:
+                found.setdefault(track, []).append(number)
+    return found
+
+
+def _hashed_within(trace: MemberTrace, first: int, last: int) -> Iterator[int]:
+    """That are all within these seqnos, and hashed."""
+    size, every = trace.block_messages, hashed_every(trace.level)
+    begin = -(-(first - 1) // size)
+    begin += -begin % every
+    return (number for number in range(begin, last // size, every))
+
+
+def _stretches(trace: MemberTrace) -> Iterator[tuple[Track, int, int]]:
+    """Seqnos that follow each other, from where hashing may have begun."""
+    ends: dict[Track, tuple[int, int]] = {}
+    is_beginning: set[Track] = set()  # perhaps in the middle of a large message
+    for row in trace.rows:
+        if row.event == OPEN:
+            track = Track("delivered", *row.origin)
+            if track in ends:
+                yield track, *ends.pop(track)
+            is_beginning.discard(track)
+            is_beginning |= {track} if row.seqno else set()
+        elif row.event in (SEND, DELIVER):
+            track = Track(summary.ROLES[row.event], *row.origin)
+            begun = ends.get(track)
+            is_next = begun is not None and row.seqno == begun[1] + 1
+            if begun is not None and not is_next:
+                yield track, *begun
+            if row.size < row.seqno2 - row.seqno + 1 and _is_unsure(row, track, is_beginning):
+                if begun is not None and is_next:
+                    yield track, *begun
+                ends.pop(track, None)
+                continue
+            is_beginning.discard(track)
+            ends[track] = (begun[0] if begun is not None and is_next else row.seqno), row.seqno2
+    for track, stretch in ends.items():
+        yield track, *stretch
+
+
+def _is_unsure(row: Row, track: Track, is_beginning: set[Track]) -> bool:
+    """Some of these are fragments, or what an only member has sent and purged at once: nobody knows
+    where hashing went on."""
+    return row.event == SEND or track in is_beginning
 
 
 # Ranges of seqnos

@@ -20,9 +20,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from ringcast.errors import UsageError
-from ringcast.sim.grid import place, point_words
+from ringcast.sim.grid import Point, place, point_words
 from ringcast.sim.plan import expand
-from ringcast.sim.runner import Judged, run, state_of
+from ringcast.sim.runner import Judged, Result, run, state_of
 from ringcast.spark.columns import KINDS, schema
 from ringcast.spark.fleet_audit import audit_as_recorded
 from ringcast.spark.reading import context_of
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ringcast.sim.cluster import NodeFactory
-    from ringcast.sim.grid import Point
-    from ringcast.sim.runner import Result
 
 VERSION = 1
 """Of the rows. Columns may be added to a version."""

@@ -17,14 +17,13 @@ from ringcast.spark.pairs import PROMPT
 from ringcast.spark.report import RECORDED, VIOLATED
 from ringcast.trace import rows as trace
 from ringcast.trace.footer import Recording
-from ringcast.trace.rows import Row
+from ringcast.trace.rows import Facts, MemberKey, Row, Trace
 from ringcast.trace.segments import write_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ringcast.sim.runner import Result
-    from ringcast.trace.rows import Facts, MemberKey, Trace
 
 DELIVERIES = {
     *(trace.START, trace.STOP, trace.CRASH, trace.FREEZE, trace.VIEW, trace.SHOWN, trace.OPEN),

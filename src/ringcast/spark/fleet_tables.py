@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 CLUSTERS_MAX = 100
-_SUMS = ("deliveries", "faults", "rows", "virtual_ns", "wall_s")
+_SUMS = ("deliveries", "faults", "rows", "wall_s")
 
 
 def by_point(rows: DataFrame) -> DataFrame:
@@ -101,7 +101,6 @@ class AtPoint(NamedTuple):
     failed: int
     deliveries: int
     wall_s: float
-    virtual_s: float
     judged: dict[str, Judged]
 
 
@@ -135,10 +134,7 @@ def outcome(rows: DataFrame) -> Outcome:
         fault, _, kind = row.what.partition(" ")
         tally.matrix[fault, kind] = row["count"]
     points = [
-        AtPoint(
-            *(row.point, row.runs, row.failed, row.deliveries, row.wall_s, row.virtual_ns / 1e9),
-            judged[row.point],
-        )
+        AtPoint(row.point, row.runs, row.failed, row.deliveries, row.wall_s, judged[row.point])
         for row in totals
     ]
     found, left_out = _clusters(rows) if tally.violations else ([], 0)

@@ -16,7 +16,7 @@ from ringcast.errors import UsageError
 from ringcast.spark.audit import audit_states
 from ringcast.spark.columns import literally
 from ringcast.spark.kept import KeptDigests
-from ringcast.spark.states import Refused, parse_states, summarize_files
+from ringcast.spark.states import Read, Refused, parse_states, summarize_files
 from ringcast.trace.disks import SUFFIX
 from ringcast.trace.segments import segment_paths
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ringcast.spark.report import Report
-    from ringcast.spark.states import Read
 
 STATE = ".audit"
 """Where the state is, below the segments, if nothing else is said. No reader takes it for one."""

@@ -25,19 +25,17 @@ from ringcast.rules import findings
 from ringcast.rules.instants import EVENTS
 from ringcast.rules.table import BY_PROTOCOL, MULTICAST, STATE, verdicts
 from ringcast.spark.pairs import Pairs, terms_of
-from ringcast.spark.reading import over_items, size_of
+from ringcast.spark.reading import Workers, over_items, size_of
 from ringcast.spark.report import VIOLATIONS_SHOWN_MAX, Verdict, Violation, verdict_id
 from ringcast.trace.files import facts_from_values
-from ringcast.trace.rows import Row
+from ringcast.trace.rows import Facts, MemberKey, Row
 from ringcast.trace.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ringcast.spark.reading import Workers
     from ringcast.spark.recorded_run import RecordedRun
     from ringcast.spark.summary import MemberTrace
-    from ringcast.trace.rows import Facts, MemberKey
 
 
 def judge_details(

@@ -9,7 +9,6 @@ the numbers or of the times; what the last ones hold is looked up only if other 
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -20,10 +19,10 @@ import pyarrow.compute as pc
 
 from ringcast.errors import UsageError
 from ringcast.spark.reading import pack
-from ringcast.trace.archive import Index
+from ringcast.trace.archive import Index, Piece
 from ringcast.trace.columns import PAYLOADS, is_among
 from ringcast.trace.held import ALL, KEPT, STREAMS, Range, origin_text
-from ringcast.trace.rows import HEADED, SEEN
+from ringcast.trace.rows import HEADED, SEEN, OriginKey
 from ringcast.trace.sealed import Unreadable
 from ringcast.trace.segments import Segment
 from ringcast.wire.headers import split_headers
@@ -33,42 +32,29 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ringcast.trace.archive import Piece
     from ringcast.trace.disks import Disk
-    from ringcast.trace.rows import OriginKey
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 
-DDL = (
-    "sender STRING NOT NULL, incarnation STRING NOT NULL, stream STRING NOT NULL, "
-    "seqno BIGINT NOT NULL, view BIGINT NOT NULL, delivered_at TIMESTAMP NOT NULL, "
-    "payload BINARY NOT NULL, headers MAP<STRING, STRING> NOT NULL, position BIGINT"
-)
-"""An incarnation has 64 bits, which no integer of Spark holds and no decimal holds cheaply. Spark
-makes rows of our batches, and asks of each value that may be null whether it is: only total
-messages have a position."""
-SCHEMA = pa.schema(
-    [
-        pa.field(name, kind, nullable=name == "position")
-        for name, kind in (
-            ("sender", pa.string()),
-            ("incarnation", pa.string()),
-            ("stream", pa.string()),
-            ("seqno", pa.int64()),
-            ("view", pa.int64()),
-            ("delivered_at", pa.timestamp("us", tz="UTC")),
-            ("payload", pa.binary()),
-            ("headers", pa.map_(pa.string(), pa.string())),
-            ("position", pa.int64()),
-        )
-    ]
-)
-"""The same, as Arrow has it."""
-DDL_TYPES = {
-    name: kind.lower().replace(" ", "")
-    for name, kind in re.findall(r"(\w+) ([A-Z]+(?:<.+?>)?)(?: NOT NULL)?(?:, |$)", DDL)
+COLUMNS = {
+    **dict.fromkeys(("sender", "incarnation", "stream"), ("string", pa.string())),
+    **dict.fromkeys(("seqno", "view"), ("bigint", pa.int64())),
+    "delivered_at": ("timestamp", pa.timestamp("us", tz="UTC")),
+    "payload": ("binary", pa.binary()),
+    "headers": ("map<string,string>", pa.map_(pa.string(), pa.string())),
+    "position": ("bigint", pa.int64()),
 }
-"""What each column is, as Spark says it."""
+"""What each column is, as Spark says it, and as Arrow has it. An incarnation has 64 bits, which no
+integer of Spark holds and no decimal holds cheaply."""
+_NULLABLE = "position"
+"""Spark makes rows of our batches, and asks of each value that may be null whether it is: only
+total messages have a position."""
+DDL = ", ".join(
+    f"{name} {kind}{' NOT NULL' * (name != _NULLABLE)}" for name, (kind, _) in COLUMNS.items()
+)
+SCHEMA = pa.schema(
+    [pa.field(name, kind, nullable=name == _NULLABLE) for name, (_, kind) in COLUMNS.items()]
+)
 
 TASK_BYTES = 32 << 20
 """Worth a task of its own, of which each costs some 30 ms of Python."""

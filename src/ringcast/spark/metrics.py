@@ -10,9 +10,9 @@ windows: of members that did not record at level "full" they have no rows, and `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -21,11 +21,6 @@ from ringcast.model import SYSTEM_EPOCH
 from ringcast.spark.columns import LONG, member_key, messages, of_event, peer_key, schema, typed
 from ringcast.spark.columns import read_rows as read_rows
 from ringcast.trace import rows as trace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pyspark.sql import Column, DataFrame
 
 CLOCKS = schema("text machine", "long offset_ns")
 """How far the wall clock of each machine was ahead of its monotonic one, for most of the time."""

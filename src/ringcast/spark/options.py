@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ringcast.errors import UsageError
-from ringcast.spark.messages import DDL_TYPES, SCHEMA
+from ringcast.spark.messages import COLUMNS, SCHEMA
 from ringcast.trace.disks import disk_at, without_secrets
 from ringcast.trace.held import ALL, STREAMS, Position, Range
 
@@ -163,11 +163,11 @@ def _chosen(options: Mapping[str, str]) -> Chosen:
 def _columns(wanted: StructType) -> pa.Schema:
     """These columns, as messages have them; those that may be null by Spark's schema may be."""
     if not wanted.fields:
-        raise UsageError(f"no column is asked for; there are {list(DDL_TYPES)}")
+        raise UsageError(f"no column is asked for; there are {list(COLUMNS)}")
     for field in wanted.fields:
-        kind, known = field.dataType.simpleString(), DDL_TYPES.get(field.name)
-        if known is None:
-            raise UsageError(f"no column {field.name!r}; there are {list(DDL_TYPES)}")
+        if field.name not in COLUMNS:
+            raise UsageError(f"no column {field.name!r}; there are {list(COLUMNS)}")
+        kind, known = field.dataType.simpleString(), COLUMNS[field.name][0]
         if kind != known:
             raise UsageError(f"{field.name} is {known.upper()}, not {kind.upper()}")
     return pa.schema(

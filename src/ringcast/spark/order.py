@@ -12,30 +12,26 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
 from ringcast.model import Stream
 from ringcast.rules.history import PLACED
-from ringcast.spark.reading import Want, fetch_rows
-from ringcast.spark.summary import BUCKET_POSITIONS, Bucket, condensed_row
+from ringcast.spark.reading import Look, Want, Workers, fetch_rows
+from ringcast.spark.summary import BUCKET_POSITIONS, Bucket, SegmentSummary, condensed_row
 from ringcast.trace.held import Range
-from ringcast.trace.rows import ORDER
+from ringcast.trace.rows import ORDER, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from ringcast.spark.reading import Look, Workers
     from ringcast.spark.recorded_run import RecordedRun
-    from ringcast.spark.summary import SegmentSummary
     from ringcast.trace.footer import SegmentInfo
-    from ringcast.trace.rows import Row
 
     Columns = dict[str, pa.Array]
     Numbers = NDArray[Any]
@@ -55,10 +51,8 @@ def placed_runs(
         return
     first, last = _positions(columns, places)
     view, creator = _views(columns, places)
-    starts = np.ones(len(places), dtype=bool)
-    starts[1:] = (first[1:] != last[:-1] + 1) | (last[1:] < first[1:])
-    for same in (view, creator, marks[places]):
-        starts[1:] |= same[1:] != same[:-1]
+    starts = changes(view, creator, marks[places])
+    starts[1:] |= (first[1:] != last[:-1] + 1) | (last[1:] < first[1:])
     begin = np.flatnonzero(starts)
     end = np.append(begin[1:], len(places)) - 1
     makers = columns["view_creator"].dictionary.to_pylist()
@@ -101,11 +95,7 @@ def fold_order(columns: Columns, places: Numbers, summary: SegmentSummary) -> No
     mixed = factor[row] * (_scatter(high) - _scatter(low - 1))
     keys = view[row], creator[row], number
     order = np.lexsort(keys)
-    starts = np.ones(len(row), dtype=bool)
-    starts[1:] = False
-    for key in keys:
-        starts[1:] |= key[order][1:] != key[order][:-1]
-    begin = np.flatnonzero(starts)
+    begin = np.flatnonzero(changes(*(key[order] for key in keys)))
     makers = columns["view_creator"].dictionary.to_pylist()
     for counter, maker, at, *found in zip(
         *(key[order][begin].tolist() for key in keys),
@@ -116,6 +106,15 @@ def fold_order(columns: Columns, places: Numbers, summary: SegmentSummary) -> No
         strict=True,
     ):
         summary.add_bucket((counter, makers[maker], at), Bucket(*found))
+
+
+def changes(*columns: Numbers) -> NDArray[np.bool_]:
+    """Which rows differ from the one before in one of these columns. The first one does."""
+    found = np.zeros(len(columns[0]), dtype=bool)
+    found[:1] = True
+    for column in columns:
+        found[1:] |= column[1:] != column[:-1]
+    return found
 
 
 def _positions(columns: Columns, places: Numbers) -> tuple[Numbers, Numbers]:

@@ -6,21 +6,15 @@ sent) is judged from what each of them condenses: runs that continue each other 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from ringcast.rules.findings import Findings, end
-from ringcast.rules.instants import Instants, Late
+from ringcast.rules.instants import Instants, Late, Peer
 from ringcast.rules.replay import Pair, follow
 from ringcast.rules.table import UNICAST
-from ringcast.spark.summary import CUT
-from ringcast.trace.rows import UNICAST_DELIVER, UNICAST_SEND, UNICAST_WIN, Facts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ringcast.rules.instants import Peer
-    from ringcast.spark.summary import MemberTrace
-    from ringcast.trace.rows import MemberKey, Row
+from ringcast.spark.summary import CUT, MemberTrace
+from ringcast.trace.rows import UNICAST_DELIVER, UNICAST_SEND, UNICAST_WIN, Facts, MemberKey, Row
 
 RULES = tuple(rule for rule in UNICAST if rule.of_pair is not None)
 RUNS_MAX = 20_000

@@ -22,16 +22,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.model import Stream
 from ringcast.spark.report import Reach
-from ringcast.spark.summary import Purged
-from ringcast.trace.rows import DELIVER, OPEN, split_key
+from ringcast.spark.summary import MemberTrace, Purged
+from ringcast.trace.rows import DELIVER, OPEN, MemberKey, OriginKey, PairKey, ViewKey, split_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ringcast.rules.history import Life, Stay
     from ringcast.spark.recorded_run import RecordedRun
-    from ringcast.spark.summary import MemberTrace
-    from ringcast.trace.rows import MemberKey, OriginKey, PairKey, ViewKey
 
 
 class Lacking(NamedTuple):

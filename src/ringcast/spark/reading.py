@@ -5,30 +5,27 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from ringcast.errors import RingcastError, UsageError
 from ringcast.rules.history import TAKEN
-from ringcast.spark.summary import SPAN_BLOCKS
+from ringcast.spark.summary import SPAN_BLOCKS, MemberTrace, SegmentState
 from ringcast.trace.columns import is_among
 from ringcast.trace.held import Range
-from ringcast.trace.rows import BLOCK, LISTS, ORDER, SEND, Row
+from ringcast.trace.rows import BLOCK, LISTS, ORDER, SEND, OriginKey, Row
 from ringcast.trace.segments import Segment
 from ringcast.trace.whole import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Any
 
     from numpy.typing import NDArray
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from ringcast.spark.summary import MemberTrace, SegmentState
-    from ringcast.trace.rows import OriginKey
 
 Item = TypeVar("Item")
 Said = TypeVar("Said")

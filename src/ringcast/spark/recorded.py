@@ -10,6 +10,7 @@ nobody's fault. What such traces can never show is *undecidable*.
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ringcast.rules.delivery import at_most_once, in_its_view, in_order, prefix_of_the_dead
@@ -18,26 +19,14 @@ from ringcast.rules.table import BY_PROTOCOL, ORDER, VIEWS, verdicts
 from ringcast.rules.total import one_order
 from ringcast.rules.unicast import in_turn
 from ringcast.rules.views import uniform_in_all, view_order
-from ringcast.spark.contents import compare_content, minus, ranges
-from ringcast.spark.hashes import missing_hashes
+from ringcast.spark import report
+from ringcast.spark.contents import compare_content, minus, missing_hashes, ranges
 from ringcast.spark.judged import judge_details
 from ringcast.spark.order import compare_orders
 from ringcast.spark.reach import judge_reach
-from ringcast.spark.reading import WITNESS_ROWS_MAX, at_idx, at_seqnos, fetch_rows
-from ringcast.spark.report import (
-    ALONE,
-    HALVES,
-    IF_ANY,
-    NEED_FULL,
-    OF_ORDER,
-    RECORDED,
-    UNDECIDABLE_IF_RECORDED,
-    VIOLATIONS_SHOWN_MAX,
-    Verdict,
-    Violation,
-    verdict_id,
-)
-from ringcast.spark.summary import CUT, ROLES
+from ringcast.spark.reading import WITNESS_ROWS_MAX, Look, Workers, at_idx, at_seqnos, fetch_rows
+from ringcast.spark.report import HALVES, RECORDED, Verdict, Violation, verdict_id
+from ringcast.spark.summary import CUT, ROLES, MemberTrace
 from ringcast.trace.files import facts_from_values
 from ringcast.trace.rows import CRASH, DELIVER, OPEN, SEND, STOP, Facts, Row
 
@@ -45,11 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ringcast.rules.findings import Rule
-    from ringcast.spark.reading import Look, Workers
     from ringcast.spark.recorded_run import RecordedRun
-    from ringcast.spark.summary import MemberTrace
     from ringcast.trace.rows import MemberKey, OriginKey, ViewKey
-
 
 OF_TWO = (in_turn, delivered_before_purged, once_across_syncs)
 """Of messages to one member, judged from what both sides condense."""
@@ -84,24 +70,25 @@ class _Judge:
         for shown, row in fetch_rows(self._spark, self._looks):
             self._shown[shown].rows.append(row)
         for violation in self._shown:
-            violation.rows = sorted(set(violation.rows), key=_place)[:WITNESS_ROWS_MAX]
+            rows = sorted(set(violation.rows), key=attrgetter("node", "inc", "idx"))
+            violation.rows = rows[:WITNESS_ROWS_MAX]
         cut = sum(trace.summary.cut for trace in self._run.members.values())
         # Where messages are total there need not be others.
         is_ordered = any(trace.summary.orders for trace in self._run.members.values())
-        for name in self._verdicts if is_ordered else IF_ANY:
+        for name in self._verdicts if is_ordered else report.IF_ANY:
             self._verdicts[name].is_optional = True
         for verdict in self._verdicts.values():
             if verdict.is_beyond_level:
                 continue
             verdict.incomplete += self._run.defects
-            if verdict.id in ALONE:
+            if verdict.id in report.ALONE:
                 verdict.without = self._run.absent
             else:
                 verdict.incomplete += self._run.absent
             if cut:
                 verdict.incomplete.append(f"{cut} breaks in the order were not looked into")
             is_idle = not verdict.premises and not verdict.unknown and not verdict.undecidable
-            if is_idle and (verdict.id not in NEED_FULL or verdict.id in IF_ANY):
+            if is_idle and (verdict.id not in report.NEED_FULL or verdict.id in report.IF_ANY):
                 verdict.inconclusive.append("there was nothing to judge")
         return [*self._verdicts.values(), *_not_judged(self._run)]
 
@@ -177,7 +164,7 @@ class _Judge:
         rows = [row for trace in members.values() for row in trace.sure_rows]
         known = {_key(member) for member, trace in members.items() if trace.is_whole}
         lacking = frozenset(set(map(_key, self._run.mentioned)) - known)
-        self._take([each for each in ORDER if each.id in OF_ORDER], rows, lacking)
+        self._take([each for each in ORDER if each.id in report.OF_ORDER], rows, lacking)
         found = compare_orders(self._spark, self._run)
         self._verdicts[one_order.id].premises += found.alike
         self._take([one_order], found.rows)
@@ -245,7 +232,7 @@ class _Judge:
             verdict.inconclusive.append(f"{found.left_out} spans not compared")
         for text, rows in found.differing:
             self._violate("content", text)
-            if len(verdict.violations) <= VIOLATIONS_SHOWN_MAX:
+            if len(verdict.violations) <= report.VIOLATIONS_SHOWN_MAX:
                 verdict.violations[-1].rows += rows
         for member, trace in self._run.members.items():
             for track, blocks in missing_hashes(trace).items():
@@ -289,7 +276,7 @@ class _Judge:
         is_full = {member: trace.level == "full" for member, trace in members.items()}
         if not all(is_full.values()):
             silent = [self._name(member) for member in members if not is_full[member]]
-            for name in NEED_FULL:
+            for name in report.NEED_FULL:
                 verdict = self._verdicts[name]
                 verdict.is_beyond_level = True
                 verdict.inconclusive.append(
@@ -305,7 +292,7 @@ class _Judge:
             verdict = self._verdicts[found.id]
             verdict.premises += found.premises
             verdict.violation_count += found.violation_count
-            room = VIOLATIONS_SHOWN_MAX - len(verdict.violations)
+            room = report.VIOLATIONS_SHOWN_MAX - len(verdict.violations)
             shown = found.violations[:room]
             verdict.violations += [
                 Violation(self._names.shorten(text), list(rows)) for text, rows in shown
@@ -316,7 +303,8 @@ class _Judge:
     def _judge_pairs(self, rows: list[Row]) -> None:
         """What two members have to agree on, of messages from one to the other."""
         members = self._run.members
-        whole = {_key(each) for each, trace in members.items() if _tells_of_pairs(trace)}
+        full = {each for each, trace in members.items() if trace.level == "full" and trace.is_whole}
+        whole = set(map(_key, full))  # what is not among their rows has not happened
         whole -= {row.member for row in rows if row.event == CUT}
         unrecorded = frozenset({row.peer_member for row in rows} - whole)
         self._take([*OF_TWO, at_most_once], rows, unrecorded)
@@ -362,7 +350,7 @@ class _Judge:
     def _violate(self, name: str, text: str, *looks: Look) -> None:
         verdict = self._verdicts[name]
         verdict.violation_count += 1
-        if len(verdict.violations) < VIOLATIONS_SHOWN_MAX:
+        if len(verdict.violations) < report.VIOLATIONS_SHOWN_MAX:
             shown = Violation(text)
             verdict.violations.append(shown)
             self._shown.append(shown)
@@ -373,7 +361,8 @@ class _Judge:
 def _not_judged(run: RecordedRun) -> list[Verdict]:
     """What summaries say nothing of: of a simulation because rows are missing."""
     if run.facts is None:
-        return [Verdict(name, undecidable=[why]) for name, why in UNDECIDABLE_IF_RECORDED.items()]
+        reasons = report.UNDECIDABLE_IF_RECORDED
+        return [Verdict(name, undecidable=[why]) for name, why in reasons.items()]
     names = [verdict_id(rule.id) for rule in BY_PROTOCOL[facts_from_values(run.facts).protocol]]
     return [Verdict(name, incomplete=run.defects) for name in names if name not in RECORDED]
 
@@ -390,15 +379,6 @@ def _bridged(trace: MemberTrace) -> Iterator[Row]:
             yield row
 
 
-def _tells_of_pairs(trace: MemberTrace) -> bool:
-    """Whether what is not among its rows has not happened between it and another member."""
-    return trace.level == "full" and trace.is_whole
-
-
 def _key(member: MemberKey) -> str:
     """As views list their members."""
     return f"{member[0]}#{member[1]}"
-
-
-def _place(row: Row) -> tuple[str, int, int]:
-    return row.node, row.inc, row.idx

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import UsageError
 from ringcast.rules.history import Condensed, History
 from ringcast.spark.report import Names
-from ringcast.spark.summary import MemberTrace
+from ringcast.spark.summary import MemberTrace, SegmentState, Track
 from ringcast.trace.footer import THE_RUN, NamedRows, Recording
-from ringcast.trace.rows import split_key
+from ringcast.trace.rows import MemberKey, Row, split_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
 
     from ringcast.spark.states import Refused
-    from ringcast.spark.summary import SegmentState, Track
-    from ringcast.trace.rows import MemberKey, Row
 
 REFUSED_SHOWN_MAX = 20
 

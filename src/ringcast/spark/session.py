@@ -19,11 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import xxhash
 
@@ -36,9 +36,6 @@ try:
     from pyspark.sql import SparkSession
 except ImportError as error:
     raise UsageError('this command needs Spark: pip install "ringcast[spark]"') from error
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 JAVA_MAJOR_MIN = 17
 LOOPBACK = "127.0.0.1"
@@ -111,7 +108,7 @@ def _conf(app: str, master: str, *, is_long: bool = False) -> SparkConf:
     mode = file_mode()
     conf.set("spark.hadoop.fs.permissions.umask-mode", f"{0o777 & ~directory_mode(mode):03o}")
     conf.setExecutorEnv(VARIABLE, f"{mode:o}")
-    if _is_on_loopback(master):
+    if master.startswith(("local", f"spark://{LOOPBACK}:", "spark://localhost:")):
         conf.set("spark.driver.bindAddress", LOOPBACK).set("spark.driver.host", LOOPBACK)
     return conf
 
@@ -193,10 +190,6 @@ def _prepare_environment() -> None:
 
 def _spark_home() -> Path:
     return Path(pyspark.__file__).parent
-
-
-def _is_on_loopback(master: str) -> bool:
-    return master.startswith(("local", f"spark://{LOOPBACK}:", "spark://localhost:"))
 
 
 def _java_major(java: Path) -> int:

@@ -20,9 +20,9 @@ import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ringcast.errors import UsageError
-from ringcast.spark.messages import DDL, SCHEMA, read_messages, tasks_of
+from ringcast.spark.messages import DDL, SCHEMA, FileRead, read_messages, tasks_of
 from ringcast.spark.options import Chosen, Options, nanoseconds
-from ringcast.trace.archive import Index
+from ringcast.trace.archive import Index, Plan
 from ringcast.trace.held import ALL, Position, Range, origin_text
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from ringcast.spark.messages import FileRead
-    from ringcast.trace.archive import Plan
     from ringcast.trace.rows import OriginKey
 
 log = logging.getLogger("ringcast")

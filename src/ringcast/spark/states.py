@@ -13,22 +13,18 @@ Reading a file twice gives the same summary, so lost executors and repeated task
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ringcast.errors import RingcastError
-from ringcast.spark.reading import NOT_READ, Merge, over_items, size_of, tasks_for
+from ringcast.spark.reading import NOT_READ, Merge, Workers, over_items, size_of, tasks_for
 from ringcast.spark.summarize import BrokenSegment, summarize_segment
 from ringcast.spark.summary import SegmentState, SegmentSummary, join_states
 from ringcast.trace.footer import SegmentInfo
 from ringcast.trace.segments import Segment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from ringcast.spark.reading import Workers
 
 MERGED_FILES = 4096
 """With more files than this, what tasks hand on is merged once more, by other tasks."""
@@ -137,15 +133,12 @@ def _stretches(
     start, size, through = 0, 0, 0
     for at in range(len(ordered)):
         size += sizes[at]
-        is_end = at + 1 == len(ordered)
-        if is_end or (through + size >= share * (len(found) + 1) and not _is_pair(ordered, at)):
+        names = [_by_name(path)[0] for path in ordered[at : at + 2]]
+        is_end = len(names) == 1
+        if is_end or (through + size >= share * (len(found) + 1) and names[0] != names[1]):
             found.append(((start, ordered[start : at + 1]), size))
             start, size, through = at + 1, 0, through + size
     return found
-
-
-def _is_pair(ordered: list[str], at: int) -> bool:
-    return _by_name(ordered[at])[0] == _by_name(ordered[at + 1])[0]
 
 
 def _parts_of(item: tuple[int, list[str]]) -> Iterator[_Part | Refused]:

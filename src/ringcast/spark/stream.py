@@ -11,11 +11,11 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from ringcast.errors import UsageError
 from ringcast.spark.messages import tasks_of
-from ringcast.spark.options import LATEST, nanoseconds
+from ringcast.spark.options import LATEST, Options, nanoseconds
 from ringcast.spark.source import (
     MessagesPartition,
     planned,
@@ -23,7 +23,7 @@ from ringcast.spark.source import (
     streams_are_missing,
     tell_gaps,
 )
-from ringcast.trace.archive import Index
+from ringcast.trace.archive import Index, Plan
 from ringcast.trace.held import Position
 from ringcast.trace.retention import Query
 from ringcast.trace.starts import latest, taken_before
@@ -42,11 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.datasource import InputPartition
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    from ringcast.spark.options import Options
-    from ringcast.trace.archive import Plan
     from ringcast.trace.rows import OriginKey
 
 

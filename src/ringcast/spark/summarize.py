@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ringcast.errors import RingcastError, UsageError
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ringcast.errors import RingcastError
 from ringcast.rules.history import MARKS, RUNS, TAKEN
-from ringcast.spark.order import fold_order, is_sound, placed_runs
+from ringcast.spark.order import changes, fold_order, is_sound, placed_runs
 from ringcast.spark.summary import (
     CUT,
     HOLE,
@@ -25,24 +29,14 @@ from ringcast.spark.summary import (
     condensed_row,
     hole,
 )
-from ringcast.trace.rows import ACCEPT, BLOCK, DELIVER, ORDER, PURGE, SEND, SHOWN, VIEW, WIN
-
-# The types of numpy and pyarrow say little here: `Any` stands for their element types.
-try:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-except ImportError as error:
-    raise UsageError('the audit needs Spark: pip install "ringcast[spark]"') from error
+from ringcast.trace.rows import ACCEPT, BLOCK, DELIVER, ORDER, PURGE, SEND, SHOWN, VIEW, WIN, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
     from numpy.typing import NDArray
 
     from ringcast.trace.footer import SegmentInfo
-    from ringcast.trace.rows import Row
     from ringcast.trace.segments import Segment
 
 RUNS_MAX = 1000
@@ -189,11 +183,8 @@ def _runs(
         columns[name].indices.to_numpy()[order] for name in ("view_creator", "detail")
     )
     is_backward = last < first
-    starts = is_backward.copy()
-    starts[0] = True
+    starts = changes(codes, view, creator, detail, marks[order]) | is_backward
     starts[1:] |= (first[1:] != last[:-1] + 1) | is_backward[:-1]
-    for same in (codes, view, creator, detail, marks[order]):
-        starts[1:] |= same[1:] != same[:-1]
     begin = np.flatnonzero(starts)
     end = np.append(begin[1:], len(order)) - 1
     tracks = {code: _track(info, values, code) for code in set(codes[begin].tolist())}
@@ -279,9 +270,7 @@ def _fold_content(
     mixed ^= last.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     bits = np.uint64(1) << number % np.uint64(SPAN_BLOCKS)
     span = block // SPAN_BLOCKS
-    starts = np.ones(len(places), dtype=bool)
-    starts[1:] = (codes[1:] != codes[:-1]) | (span[1:] != span[:-1])
-    begin = np.flatnonzero(starts)
+    begin = np.flatnonzero(changes(codes, span))
     present = np.bitwise_or.reduceat(bits, begin)
     folded = np.bitwise_xor.reduceat(mixed, begin)
     tracks = {code: _track(info, values, code) for code in set(codes[begin].tolist())}
@@ -294,7 +283,7 @@ def _fold_content(
         strict=True,
     ):
         summary.mix_span(tracks[code], at, Span(*found))
-    counts = np.diff(np.flatnonzero(codes[1:] != codes[:-1]) + 1, prepend=0, append=len(codes))
+    counts = np.diff(np.flatnonzero(changes(codes)), append=len(codes))
     few = np.flatnonzero(np.repeat(counts <= BLOCKS_MAX, counts))
     for code, at, *found in zip(
         *(column[few].tolist() for column in (codes, block, bits, mixed, messages)), strict=True

@@ -18,17 +18,15 @@ import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.rules.history import TAKEN, Condensed
-from ringcast.trace.rows import DELIVER, LISTS, SEND, VIEW, Row
+from ringcast.trace.rows import DELIVER, LISTS, SEND, VIEW, MemberKey, OriginKey, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
     from ringcast.trace.footer import SegmentInfo
-    from ringcast.trace.rows import MemberKey, OriginKey
 
 SPAN_BLOCKS = 64
 

@@ -25,8 +25,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.errors import UsageError
-from ringcast.trace.disks import disk_at
-from ringcast.trace.held import Range, origin_text
+from ringcast.trace.disks import Listing, disk_at
+from ringcast.trace.held import Holdings, Range, origin_text
 from ringcast.trace.sealed import Unreadable
 from ringcast.trace.segments import Segment
 from ringcast.trace.told import Tellers, read_pruned
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ringcast.trace.disks import Listing
-    from ringcast.trace.held import Holdings
     from ringcast.trace.rows import MemberKey, OriginKey
 
 Digest: TypeAlias = "Mapping[OriginKey, int]"

@@ -4,7 +4,7 @@ that they need not be read."""
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.errors import UsageError
 from ringcast.trace.rows import Row
@@ -16,7 +16,6 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from typing import Any
 
     import pyarrow.parquet as pq
 

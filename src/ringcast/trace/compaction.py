@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.trace.columns import ARCHIVE_SCHEMA
-from ringcast.trace.footer import Before
+from ringcast.trace.footer import Before, SegmentInfo
 from ringcast.trace.retention import keeping_prune_out
 from ringcast.trace.sealed import Unreadable
 from ringcast.trace.segments import Segment, SegmentWriter, segment_paths
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ringcast.trace.footer import SegmentInfo
     from ringcast.trace.held import Holdings
 
 MERGED_BYTES = 64 << 20

@@ -7,12 +7,10 @@ every fourth block is hashed; by its number, so both sides agree which.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import xxhash
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 BLOCK_MESSAGES = 1024
 HASHED_EVERY = 4

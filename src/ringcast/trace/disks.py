@@ -19,17 +19,15 @@ import errno
 import os
 import re
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from ringcast.errors import UsageError
 from ringcast.trace.whole import patiently, warn_once
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SUFFIX = ".parquet"
 STATE = {".audit", ".compact"}
@@ -245,7 +243,7 @@ def _file_system(uri: str) -> tuple[Any, str]:
     try:
         files, path = FileSystem.from_uri(uri)
     except (OSError, pa.ArrowException, ImportError) as error:
-        why = f"pyarrow cannot read there: {_one_line(error)}"
+        why = f"pyarrow cannot read there: {one_line(error)}"
         raise UsageError(f"{without_secrets(uri)}: {why}") from error
     return files, path.rstrip("/")
 
@@ -272,9 +270,9 @@ def _as_os_errors() -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         if isinstance(error, FileNotFoundError):
-            raise FileNotFoundError(errno.ENOENT, _one_line(error)) from error
-        raise OSError(errno.EIO, _one_line(error)) from error
+            raise FileNotFoundError(errno.ENOENT, one_line(error)) from error
+        raise OSError(errno.EIO, one_line(error)) from error
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -10,17 +10,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringcast.private import open_private
-from ringcast.trace.rows import Facts, Row
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ringcast.trace.rows import Trace
+from ringcast.trace.rows import Facts, Row, Trace
 
 SCHEMA_VERSION = 3
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import xxhash
 
 from ringcast.trace.held import Holdings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 THE_RUN = ("", 0)
 """Under this name and incarnation stand the rows that are of no member."""

@@ -13,17 +13,13 @@ first message says in its end, under "from", where it began.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ringcast.errors import UsageError
 from ringcast.model import INCARNATION_MAX, SEQNO_MAX, Stream
-from ringcast.trace.rows import DELIVER, ORDER, SEEN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from ringcast.trace.rows import OriginKey, Row
+from ringcast.trace.rows import DELIVER, ORDER, SEEN, OriginKey, Row
 
 STREAMS = {int(stream): stream.name.lower() for stream in Stream}
 """What a stream is called where people read it."""

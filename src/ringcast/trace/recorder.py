@@ -20,24 +20,25 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import ConfigError
-from ringcast.model import Headed, Origin, Stream
+from ringcast.model import Headed, Member, Origin, Stream, ViewId
+from ringcast.private import make_private
 from ringcast.trace import rows as trace
-from ringcast.trace.content import BLOCK_MESSAGES, BlockHasher, hashed_every
+from ringcast.trace.content import BLOCK_MESSAGES, Block, BlockHasher, hashed_every
 from ringcast.trace.footer import Recording
 from ringcast.trace.observe.order import said_of
 from ringcast.trace.rows import Row, naming, naming_id
 from ringcast.trace.scribe import QUEUE_ROWS_MAX, Queue, Scribe
+from ringcast.trace.segments import SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ringcast.events import Delivered, FragmentsDelivered
-    from ringcast.model import Member, ViewId
-    from ringcast.trace.content import Block
 
 LEVELS = ("deliveries", "full")
 STRETCH_NS = 10_000_000
@@ -49,37 +50,26 @@ CLOSE_PAYLOADS_S = 60.0
 
 
 @dataclass(slots=True)
+class _Stretch:
+    """Consecutive messages, which will be one row."""
+
+    first: int
+    last: int
+    alike: tuple[Any, ...]
+    """What else they have in common: the view, and more."""
+    since: int
+    payloads: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _Track:
-    """One origin's messages, as sent or as delivered here: their content, and the consecutive
-    ones that will be one row."""
+    """One origin's messages, as sent or as delivered here."""
 
     origin: Origin
     kind: str
     """sent or delivered"""
     hasher: BlockHasher
-    first: int = 0
-    last: int = 0
-    view_id: ViewId | None = None
-    detail: str = ""
-    is_headed: bool = False
-    since: int = 0
-    is_growing: bool = False
-    payloads: list[bytes] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Ordered:
-    """Total messages of one member at consecutive places, which will be one row."""
-
-    sender: Member
-    first: int
-    last: int
-    position: int
-    view_id: ViewId
-    detail: str
-    kind: str
-    since: int
-    payloads: list[bytes]
+    growing: _Stretch | None = None
 
 
 class Recorder:
@@ -123,8 +113,8 @@ class Recorder:
         self._block_messages = block_messages
         self._sent: dict[Stream, _Track] = {}
         self._delivered: dict[tuple[Member, Stream], _Track] = {}
-        self._accepted: tuple[int, int, ViewId, int] | None = None  # first, last, where, since when
-        self._ordered: list[_Ordered] = []
+        self._accepted: _Stretch | None = None
+        self._ordered: list[_Stretch] = []
         self._oldest = 0  # when the oldest row that still grows began; 0: none does
         self._keeps = payloads
         self._queue = Queue(queue_rows)
@@ -139,9 +129,9 @@ class Recorder:
             group=group,
             settings={**(settings or {}), "block_messages": block_messages},
         )
-        self._scribe = Scribe(
-            self._queue, Path(directory), recording, segment_rows, segment_seconds, mode
-        )
+        make_private(Path(directory), mode)
+        begin = partial(SegmentWriter, Path(directory), recording, mode=mode)
+        self._scribe = Scribe(self._queue, begin, segment_rows, segment_seconds)
 
     # What the observer reports
 
@@ -168,7 +158,8 @@ class Recorder:
     ) -> None:
         """The node accepted these messages and numbered them from `first` on, in this view."""
         track = self._sender(stream)
-        self._extend(track, first, first + len(payloads) - 1, view_id, now)
+        last = first + len(payloads) - 1
+        track.growing = self._grown(track.growing, first, last, (view_id,), now)
         blocks = track.hasher.add_run(first, payloads)
         if blocks:
             self._put_blocks(blocks, track, now)
@@ -194,10 +185,10 @@ class Recorder:
         track = self._delivered.get((event.sender, run.stream))
         if track is None:
             track = self._receiver(Origin(event.sender, run.stream))
-        is_headed = self._keeps and type(run.payloads[0]) is Headed
-        self._extend(track, run.first, run.last, event.view_id, now, detail, is_headed=is_headed)
+        alike = event.view_id, detail, self._keeps and type(run.payloads[0]) is Headed
+        track.growing = self._grown(track.growing, run.first, run.last, alike, now)
         if self._keeps:
-            track.payloads.extend(run.payloads)
+            track.growing.payloads += run.payloads
         blocks = track.hasher.add_run(run.first, run.payloads)
         if blocks:
             self._put_blocks(blocks, track, now)
@@ -212,39 +203,26 @@ class Recorder:
 
     def accepted(self, first: int, last: int, view_id: ViewId, now: int) -> None:
         """The node accepted total messages, and gave them these numbers in this view."""
-        if self._accepted is not None:
-            begun, through, view, since = self._accepted
-            if through + 1 == first and view == view_id:
-                self._accepted = begun, last, view, since
-                return
-            self._flush()
-        self._oldest = self._oldest or now
-        self._accepted = first, last, view_id, now
+        self._accepted = self._grown(self._accepted, first, last, (view_id,), now)
 
     def ordered(self, event: Delivered, now: int) -> None:
         """The application was handed total messages. What it was handed before, in a history that
         has ended, is in an archive already."""
-        run, position = event.run, event.position
-        detail = said_of(event)
-        kind, kept = "", run.payloads if self._keeps and not event.seen else []
+        run, kind = event.run, ""
         if self._keeps:
             is_headed = type(run.payloads[0]) is Headed
             kind = trace.SEEN if event.seen else trace.HEADED if is_headed else ""
+        ahead = event.position - run.first  # of its numbers
+        alike = event.sender, event.view_id, said_of(event), kind, ahead
         last = self._ordered[-1] if self._ordered else None
-        if (
-            last is not None
-            and last.last + 1 == run.first
-            and last.position + run.first - last.first == position
-            and last.sender == event.sender
-            and last.view_id == event.view_id
-            and (last.detail, last.kind) == (detail, kind)
-        ):
+        if last is not None and last.last + 1 == run.first and last.alike == alike:
             last.last = run.last
-            last.payloads += kept
-            return
-        self._oldest = self._oldest or now
-        place = run.first, run.last, position, event.view_id
-        self._ordered.append(_Ordered(event.sender, *place, detail, kind, now, [*kept]))
+        else:
+            self._oldest = self._oldest or now
+            last = _Stretch(run.first, run.last, alike, now)
+            self._ordered.append(last)
+        if self._keeps and not event.seen:
+            last.payloads += run.payloads
 
     def tick(self, now: int) -> None:
         """Time passes: what has waited long enough to grow is written as it is."""
@@ -306,63 +284,51 @@ class Recorder:
 
     # Rows
 
-    def _extend(
-        self,
-        track: _Track,
-        first: int,
-        last: int,
-        view_id: ViewId,
-        now: int,
-        detail: str = "",
-        *,
-        is_headed: bool = False,
-    ) -> None:
+    def _grown(
+        self, growing: _Stretch | None, first: int, last: int, alike: tuple[Any, ...], now: int
+    ) -> _Stretch:
         """Runs that continue each other become one row: what is judged is ranges."""
-        if track.is_growing:
-            is_alike = track.view_id == view_id and track.detail == detail
-            is_alike &= track.is_headed == is_headed
-            if track.last + 1 == first and is_alike:
-                track.last = last
-                return
+        if growing is not None:
+            if growing.last + 1 == first and growing.alike == alike:
+                growing.last = last
+                return growing
             self._flush()
         self._oldest = self._oldest or now
-        track.first, track.last, track.view_id, track.since = first, last, view_id, now
-        track.detail, track.is_headed = detail, is_headed
-        track.is_growing = True
+        return _Stretch(first, last, alike, now)
 
     def _flush(self) -> None:
         """Write what has been gathered, sends first: nothing is delivered before it is sent."""
         if not self._oldest:
             return
         self._oldest = 0
-        growing = [
-            track for track in (*self._sent.values(), *self._delivered.values()) if track.is_growing
-        ]
-        for track in growing:
-            track.is_growing = False
+        tracks = [*self._sent.values(), *self._delivered.values()]
+        growing = [(track, track.growing) for track in tracks if track.growing is not None]
+        for track, _ in growing:
+            track.growing = None
         accepted, self._accepted = self._accepted, None
         ordered, self._ordered = self._ordered, []
         if accepted is not None:
-            first, last, view_id, since = accepted
-            numbers = {"seqno": first, "seqno2": last, "stream": int(Stream.TOTAL)}
-            self.write(trace.ACCEPT, since, **numbers, **naming_id(view_id))
-        for track in growing:
-            assert track.view_id is not None
-            columns = naming(track.origin) | naming_id(track.view_id)
-            columns |= {"seqno": track.first, "seqno2": track.last}
+            columns = {"stream": int(Stream.TOTAL), **naming_id(*accepted.alike)}
+            self._write_grown(trace.ACCEPT, accepted, columns)
+        for track, each in growing:
+            view_id, *more = each.alike
+            columns = naming(track.origin) | naming_id(view_id)
             if track.kind == "sent":
-                self.write(trace.SEND, track.since, **columns)
+                self._write_grown(trace.SEND, each, columns)
             else:
-                kept, track.payloads = track.payloads, []
-                self._messages_kept += len(kept)
-                columns |= {"kind": trace.HEADED} if track.is_headed else {}
-                self.write(trace.DELIVER, track.since, kept, **columns, detail=track.detail)
+                detail, is_headed = more
+                columns |= {"kind": trace.HEADED if is_headed else "", "detail": detail}
+                self._write_grown(trace.DELIVER, each, columns)
         for each in ordered:
-            self._messages_kept += len(each.payloads)
-            columns = naming(Origin(each.sender, Stream.TOTAL)) | naming_id(each.view_id)
-            columns |= {"seqno": each.first, "seqno2": each.last, "low": each.position}
-            columns |= {"kind": each.kind, "detail": each.detail}
-            self.write(trace.ORDER, each.since, each.payloads, **columns)
+            sender, view_id, detail, kind, ahead = each.alike
+            columns = naming(Origin(sender, Stream.TOTAL)) | naming_id(view_id)
+            columns |= {"low": each.first + ahead, "kind": kind, "detail": detail}
+            self._write_grown(trace.ORDER, each, columns)
+
+    def _write_grown(self, event: str, grown: _Stretch, columns: dict[str, Any]) -> None:
+        self._messages_kept += len(grown.payloads)
+        place = {"seqno": grown.first, "seqno2": grown.last}
+        self.write(event, grown.since, grown.payloads, **place, **columns)
 
     def _put_blocks(self, blocks: Sequence[Block], track: _Track, now: int) -> None:
         for block in blocks:

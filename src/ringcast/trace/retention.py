@@ -13,14 +13,14 @@ import fcntl
 import json
 import os
 import re
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcast.errors import UsageError
 from ringcast.private import make_private, open_private
-from ringcast.trace.archive import Index
+from ringcast.trace.archive import File, Holding, Index
 from ringcast.trace.held import Position, origin_text
 from ringcast.trace.segments import TEMPORARY_SUFFIX
 from ringcast.trace.told import PRUNED
@@ -28,9 +28,7 @@ from ringcast.trace.whole import patiently, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
-    from ringcast.trace.archive import File, Holding
     from ringcast.trace.rows import OriginKey
 
 QUERIES = "queries"

@@ -10,18 +10,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.private import make_private
 from ringcast.trace.columns import load_pandas
 from ringcast.trace.footer import Before
-from ringcast.trace.rows import STOP
+from ringcast.trace.rows import STOP, Row
 from ringcast.trace.segments import STORAGE_ERRORS, SegmentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from ringcast.trace.footer import Recording
-    from ringcast.trace.rows import Row
+    from collections.abc import Callable, Sequence
 
 QUEUE_ROWS_MAX = 65_536
 ROOM_BYTES = 32 << 20
@@ -113,23 +108,19 @@ class Scribe:
     def __init__(
         self,
         queue: Queue,
-        directory: Path,
-        recording: Recording,
+        begin: Callable[[Before | None], SegmentWriter],
         segment_rows: int,
         segment_seconds: float,
-        mode: int | None,
     ) -> None:
-        make_private(directory, mode)
+        """`begin`: a segment, behind the one before it."""
         load_pandas()
         self.lost = 0
         self.segments = 0
         self.last_error = ""
         self._queue = queue
-        self._directory = directory
-        self._recording = recording
+        self._begin = begin
         self._segment_rows = segment_rows
         self._segment_seconds = segment_seconds
-        self._mode = mode
         self._segment: SegmentWriter | None = None
         self._before: Before | None = None
         self._has_stop = False
@@ -172,9 +163,9 @@ class Scribe:
         rows = [entry.row for entry in entries]
         self._has_stop = rows[-1].event == STOP  # nothing comes after it
         if self._segment is None:
-            about = self._directory, self._recording, self._before
-            self._segment = SegmentWriter(*about, mode=self._mode)
-        payloads = [entry.payloads for entry in entries] if self._recording.payloads else None
+            self._segment = self._begin(self._before)
+        is_archive = self._segment.recording.payloads
+        payloads = [entry.payloads for entry in entries] if is_archive else None
         try:
             self._segment.add(rows, time.time_ns() - time.monotonic_ns(), payloads)
         except STORAGE_ERRORS as error:

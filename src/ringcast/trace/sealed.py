@@ -21,22 +21,17 @@ import os
 import re
 import struct
 from bisect import bisect_right
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import xxhash
 
 from ringcast.errors import UsageError
-from ringcast.trace.disks import LOCAL
-from ringcast.trace.whole import patiently
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ringcast.trace.disks import Disk, Opened
-    from ringcast.trace.whole import Result
+from ringcast.trace.disks import LOCAL, Disk, Opened
+from ringcast.trace.whole import Result, patiently
 
 Buffer: TypeAlias = "bytes | memoryview"
 

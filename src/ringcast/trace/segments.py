@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import UsageError
 from ringcast.private import make_private, open_private
@@ -37,11 +37,11 @@ from ringcast.trace.columns import (
     rows_to_batch,
     unbounded_bytes,
 )
-from ringcast.trace.disks import LOCAL, SUFFIX
+from ringcast.trace.disks import LOCAL, SUFFIX, Disk, one_line
 from ringcast.trace.files import facts_to_values
-from ringcast.trace.footer import FOOTER_ERRORS, THE_RUN, Footer, Recording, SegmentInfo
+from ringcast.trace.footer import FOOTER_ERRORS, THE_RUN, Before, Footer, Recording, SegmentInfo
 from ringcast.trace.held import Holdings, Range
-from ringcast.trace.rows import CRASH, LISTS, Row
+from ringcast.trace.rows import CRASH, LISTS, Facts, MemberKey, Row
 from ringcast.trace.sealed import VERSION, SealedFile, SealingFile, Unreadable
 from ringcast.trace.whole import sync
 
@@ -53,12 +53,8 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from typing import Any
 
     from ringcast.trace.columns import Bounds
-    from ringcast.trace.disks import Disk
-    from ringcast.trace.footer import Before
-    from ringcast.trace.rows import Facts, MemberKey
 
 TEMPORARY_SUFFIX = ".part"
 ROW_GROUP_ROWS = 16_384
@@ -276,7 +272,7 @@ class Segment:
                 raise ValueError("rows are missing")
         except (*FOOTER_ERRORS, OSError, pa.ArrowException) as error:
             self._sealed.close()
-            raise Unreadable(path, f"not a whole segment: {_one_line(error)}") from error
+            raise Unreadable(path, f"not a whole segment: {one_line(error)}") from error
 
     def __enter__(self) -> Segment:
         return self
@@ -349,7 +345,7 @@ class Segment:
             self._check_bytes(sum(map(unbounded_bytes, arrays)), count)
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
         except (*STORAGE_ERRORS, TypeError, ValueError) as error:
-            raise Unreadable(self.path, f"damaged: {_one_line(error)}") from error
+            raise Unreadable(self.path, f"damaged: {one_line(error)}") from error
 
     def may_have(self, group: int, numbers: Range, lower: str, upper: str) -> bool:
         """Whether the row group may have a row whose numbers, from the column `lower` to `upper`,
@@ -441,7 +437,3 @@ def _span(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     """Where a column's pages are, half-open."""
     start = chunk.dictionary_page_offset or chunk.data_page_offset
     return start, start + chunk.total_compressed_size
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ringcast.trace.columns import is_among
 from ringcast.trace.held import ALL, KEPT, Range
-from ringcast.trace.rows import SEEN
+from ringcast.trace.rows import SEEN, OriginKey
 from ringcast.trace.sealed import Unreadable
 from ringcast.trace.segments import Segment
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ringcast.trace.archive import File, Index
-    from ringcast.trace.rows import OriginKey
 
 _COLUMNS = ("event", "peer", "peer_inc", "stream", "seqno", "kind", "wall_ns")
 

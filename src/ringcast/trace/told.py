@@ -13,17 +13,14 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringcast.errors import UsageError
-from ringcast.trace.disks import read_whole
-from ringcast.trace.footer import NamedRows
-from ringcast.trace.held import Position
+from ringcast.trace.disks import Disk, read_whole
+from ringcast.trace.footer import Before, NamedRows, SegmentInfo
+from ringcast.trace.held import Holdings, Position
 from ringcast.trace.whole import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ringcast.trace.disks import Disk
-    from ringcast.trace.footer import Before, SegmentInfo
-    from ringcast.trace.held import Holdings
     from ringcast.trace.rows import OriginKey
 
 PRUNED = "queries/pruned"

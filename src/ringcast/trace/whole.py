@@ -36,7 +36,6 @@ TRANSIENT = frozenset(
 )
 """Errors of a system or a network file system that may be over at the next try."""
 
-
 log = logging.getLogger("ringcast")
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ringcast.spark.page.markup import grid, joined, scrolled, tag
+from ringcast.spark.page.markup import Content, Markup, grid, joined, scrolled, tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.spark.page.markup import Content, Markup
     from ringcast.spark.page.scales import Axis
 
 GREY = -1

@@ -165,7 +165,8 @@ class _Taking:
         for points in series.values():
             for slot in range(min(points), max(points)):
                 points.setdefault(slot, 0.0)
-        figures.throughput = dict(sorted(series.items(), key=lambda item: self._order(item[0])))
+        names = sorted(series, key=lambda name: figures.colours.get(name, SERIES_MAX))
+        figures.throughput = {name: series[name] for name in names}
 
     def take_latency(self) -> None:
         figures = self.figures
@@ -269,9 +270,6 @@ class _Taking:
 
     def _slot(self, at_ns: int) -> int:
         return round(self._since(at_ns) / self.figures.window_s)
-
-    def _order(self, name: str) -> int:
-        return self.figures.colours.get(name, SERIES_MAX)
 
 
 def _known(found: DataFrame, taken: list[Record], limit: int) -> int:

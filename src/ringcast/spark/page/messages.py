@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringcast.spark.page import scales
 from ringcast.spark.page.charts import GREY, Line, dots_legend, line_chart, ranges, row_charts
-from ringcast.spark.page.markup import Absent, details, section
-from ringcast.spark.page.scales import (
-    linear,
-    logarithmic,
-    milliseconds,
-    plain,
-    seconds,
-    short,
-    time_axis,
-)
+from ringcast.spark.page.markup import Absent, Content, Part, details, section
+from ringcast.spark.page.scales import milliseconds, seconds, short
 
 if TYPE_CHECKING:
     from pyspark.sql import Row as Record
 
     from ringcast.spark.page.figures import Figures
-    from ringcast.spark.page.markup import Content, Part
 
 _QUANTILES = {"p50_ms": "median", "p90_ms": "90 %", "p99_ms": "99 %"}
 _CELLS = (*_QUANTILES.values(), "longest", "samples")
@@ -50,7 +42,7 @@ def throughput(figures: Figures) -> Part:
     rows: list[list[Content]] = [
         [
             seconds(slot * figures.window_s),
-            *(plain(points[slot]) if slot in points else "" for points in named.values()),
+            *(scales.plain(points[slot]) if slot in points else "" for points in named.values()),
         ]
         for slot in slots
     ]
@@ -60,8 +52,8 @@ def throughput(figures: Figures) -> Part:
         row_charts(
             "Messages delivered per second over time",
             lines,
-            time_axis(figures.span_s),
-            linear(highest, short),
+            scales.time_axis(figures.span_s),
+            scales.linear(highest, short),
             unit="messages/s",
             faults=figures.faults,
         ),
@@ -91,8 +83,8 @@ def latency(figures: Figures) -> Part:
         line_chart(
             "Latency over time: median, 90 % and 99 % of messages",
             lines,
-            time_axis(figures.span_s),
-            logarithmic(values, milliseconds),
+            scales.time_axis(figures.span_s),
+            scales.logarithmic(values, milliseconds),
             unit="logarithmic",
             bands=figures.hover(says),
             faults=figures.faults,
@@ -127,7 +119,7 @@ def pairs(figures: Figures) -> Part:
         title,
         f"{which}, its 99 % in figures.{note}",
         dots_legend([*_QUANTILES.values()]),
-        ranges(drawn, logarithmic(values, milliseconds, decades=1)),
+        ranges(drawn, scales.logarithmic(values, milliseconds, decades=1)),
         details(["pair", *_CELLS], rows, caption="Latency by pair"),
     )
 

@@ -6,12 +6,11 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from ringcast.spark.page.markup import clip, details, joined, section, table
+from ringcast.spark.page.markup import Content, Markup, clip, details, joined, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ringcast.spark.page.markup import Content, Markup
     from ringcast.spark.report import Report
 
 MEMBERS_NAMED_MAX = 5

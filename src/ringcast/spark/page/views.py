@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 from ringcast.spark.page.charts import GREY, SIGNS, Lane, lanes
-from ringcast.spark.page.figures import LANES_MAX
-from ringcast.spark.page.markup import Absent, details, section, tag
+from ringcast.spark.page.figures import LANES_MAX, Figures
+from ringcast.spark.page.markup import Absent, Content, Part, details, section, tag
 from ringcast.spark.page.scales import milliseconds, seconds, time_axis
-
-if TYPE_CHECKING:
-    from ringcast.spark.page.figures import Figures
-    from ringcast.spark.page.markup import Content, Part
 
 NAMES_MAX = 12
 

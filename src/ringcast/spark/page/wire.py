@@ -5,25 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from ringcast.spark.page.charts import (
-    GREY,
-    Band,
-    Line,
-    colour,
-    heat_map,
-    legend,
-    row_charts,
-    strips,
-)
-from ringcast.spark.page.figures import HEAT_MAX
-from ringcast.spark.page.markup import Absent, Markup, details, section, table, tag
+from ringcast.spark.page import charts
+from ringcast.spark.page.charts import GREY, Band, Line
+from ringcast.spark.page.figures import HEAT_MAX, Figures
+from ringcast.spark.page.markup import Absent, Content, Markup, Part, details, section, table, tag
 from ringcast.spark.page.scales import linear, per_cent, plain, seconds, time_axis
 
 if TYPE_CHECKING:
     from pyspark.sql import Row as Record
-
-    from ringcast.spark.page.figures import Figures
-    from ringcast.spark.page.markup import Content, Part
 
 EVERYBODY = "everybody"
 REPAIR, CONTROL, WINDOWS = "Retransmitted", "What control costs", "Send windows"
@@ -69,7 +58,7 @@ def repair(figures: Figures) -> Part:
     return section(
         title,
         f"Messages of a sender (row) for a receiver (column), the stronger the more.{few}",
-        heat_map(
+        charts.heat_map(
             shown,
             [*group, *shown],
             values,
@@ -134,11 +123,13 @@ def windows(figures: Figures) -> Part:
     limiters = {
         at.limited_by for points in figures.windows.values() for at in points if at.limited_by
     }
-    named = [(who, f"area {colour(figures.colours.get(who, GREY))}") for who in sorted(limiters)]
+    named = [
+        (who, f"area {charts.colour(figures.colours.get(who, GREY))}") for who in sorted(limiters)
+    ]
     return section(
         title,
         "How full each sender's window was, of its messages or bytes.",
-        row_charts(
+        charts.row_charts(
             "Occupancy of send windows over time",
             lines,
             x,
@@ -152,8 +143,8 @@ def windows(figures: Figures) -> Part:
             "By sender: whose ack was furthest behind while others were ahead, and who most often.",
             class_="lead",
         ),
-        legend(named) if named else "",
-        strips(pinned, x, "Who pinned the window"),
+        charts.legend(named) if named else "",
+        charts.strips(pinned, x, "Who pinned the window"),
         details(
             ["sender", "limited by", "fullest", "messages at most", "capacity"],
             rows,

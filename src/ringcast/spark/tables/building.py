@@ -22,19 +22,10 @@ from ringcast.spark.columns import member_key, read_rows, typed
 from ringcast.spark.kept import KeptDigests
 from ringcast.spark.metrics import latency, latency_samples, retransmissions, throughput
 from ringcast.spark.reading import damaged_files
-from ringcast.spark.tables.layout import (
-    LAYERS,
-    ROW_TABLES,
-    TABLES,
-    at,
-    day,
-    messages,
-    row_table,
-    silver_rows,
-    whole_schema,
-)
-from ringcast.spark.tables.survey import survey_files, take_survey
-from ringcast.spark.tables.warehouse import Partition, read_parts
+from ringcast.spark.tables import layout
+from ringcast.spark.tables.layout import LAYERS, TABLES, at, whole_schema
+from ringcast.spark.tables.survey import Quarantined, Survey, survey_files, take_survey
+from ringcast.spark.tables.warehouse import Part, Partition, PartitionKey, Warehouse, read_parts
 from ringcast.trace.segments import segment_paths
 
 if TYPE_CHECKING:
@@ -45,8 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ringcast.spark.report import Report
-    from ringcast.spark.tables.survey import Quarantined, Survey
-    from ringcast.spark.tables.warehouse import Part, PartitionKey, Warehouse
 
 FILE_BYTES = 128 << 20
 """Files become about so large; smaller ones of one partition become one."""
@@ -111,7 +100,7 @@ def due_partitions(
     changed = {
         key
         for key in open_keys
-        if key not in built or not _is_among(wanted[key], built[key].sources)
+        if key not in built or not wanted[key].items() <= built[key].sources.items()
     }
     # Verdicts are of a whole run: whatever changes in it, the day they stand on is built too.
     first = {key.of_run: key for key in reversed(open_keys)}
@@ -122,10 +111,6 @@ def due_partitions(
         for key in open_keys
         if key in changed or (key.of_run in runs and (key == first[key.of_run] or key in judged))
     ]
-
-
-def _is_among(sources: dict[str, list[int]], known: dict[str, list[int]]) -> bool:
-    return all(known.get(path) == stamp for path, stamp in sources.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +138,11 @@ class _Build:
         everything = self._rows(group, keys, is_silver=False)
         # One pass for all of bronze: to Spark the table is one more column to part it by.
         staged = self.warehouse.staging / "bronze"
-        bronze = typed(everything, whole_schema("bronze.views")).withColumn("table", row_table())
+        bronze = typed(everything, whole_schema("bronze.views"))
+        bronze = bronze.withColumn("table", layout.row_table())
         columns = ("table", "group", "date", "run")
         bronze.write.mode("append").partitionBy(*columns).parquet(str(staged))
-        for name in ROW_TABLES:
+        for name in layout.ROW_TABLES:
             found = staged / f"table={name}"
             if found.exists():
                 target = self.warehouse.staging / f"bronze.{name}"
@@ -164,8 +150,8 @@ class _Build:
                 for inside in found.iterdir():
                     inside.rename(target / inside.name)
         rows = self._rows(group, keys, is_silver=True)
-        for name in ROW_TABLES:
-            self._stage(f"silver.{name}", silver_rows(rows, name))
+        for name in layout.ROW_TABLES:
+            self._stage(f"silver.{name}", layout.silver_rows(rows, name))
         self._stage_figures(group, rows)
 
     def _stage_figures(self, group: str, rows: DataFrame) -> None:
@@ -174,7 +160,7 @@ class _Build:
             *("group", "date", "run"), member_key().alias("member"), "event"
         ).agg(
             F.count("*").alias("rows"),
-            F.sum(messages()).alias("messages"),
+            F.sum(layout.messages()).alias("messages"),
             F.min(at("wall_ns")).alias("first_at"),
             F.max(at("wall_ns")).alias("last_at"),
         )
@@ -224,7 +210,7 @@ class _Build:
             {
                 "file": _file_name(),
                 "group": F.lit(group),
-                "date": day("wall_ns"),
+                "date": layout.day("wall_ns"),
                 "run": F.col("run_id"),
             }
         )

@@ -9,20 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringcast.events import Delivered, Undeliverable
-from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn
+from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliverable
+from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Member
 from ringcast.protocols.unicast_receiving import LOOPBACK_EPOCH
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.messages import compare, range_of
 from ringcast.trace.rows import about
 from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
-from ringcast.wire.frames import UnicastData
+from ringcast.wire.frames import SyncOk, UnicastData
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ringcast.events import FragmentsDelivered, GapSkipped
-    from ringcast.model import Member
     from ringcast.node import Node
     from ringcast.protocols.unicast import ReliableUnicast
     from ringcast.protocols.unicast_receiver import UnicastReceiver
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from ringcast.trace.observe.frames import Seen
     from ringcast.trace.observe.sink import Contents, Sink
     from ringcast.window.receive import ReceiveWindow
-    from ringcast.wire.frames import SyncOk
 
 STREAMS_SPARE = 64
 """So many streams that have ended are known of a recorded member: frames may wait to leave."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringcast.core.view_change import Freeze
-from ringcast.model import SYSTEM_EPOCH, Stream
+from ringcast.core.view_change import Begin, Freeze
+from ringcast.model import SYSTEM_EPOCH, Conn, Member, Stream
 from ringcast.trace.rows import cut_text, member_key, naming_id, naming_view
 from ringcast.wire import changes
 from ringcast.wire import frames as wire
@@ -13,8 +13,6 @@ from ringcast.wire import frames as wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ringcast.core.view_change import Begin
-    from ringcast.model import Conn, Member
     from ringcast.wire.frames import Data, Frame, UnicastData
 
 CHANGE_FRAMES = (
@@ -68,10 +66,6 @@ def _missing(kind: str, stream: int, missing: Sequence[range]) -> Seen:
     return Seen(kind, stream, missing[0].start, missing[-1].stop - 1)
 
 
-def _told(kind: str) -> Callable[[Any], Seen]:
-    return lambda _: Seen(kind)
-
-
 def _of_change(frame: type) -> Callable[[Any], Seen]:
     kind = frame.__name__.lower()
     return lambda f: Seen(kind, view=f.id.counter)
@@ -101,7 +95,7 @@ UNICAST: dict[type, Callable[[Any], Seen]] = {
     wire.UnicastData: lambda f: _data("udata", -1, f),
     wire.UnicastAck: lambda f: Seen("uack", hd=f.delivered),
     wire.UnicastNack: lambda f: _missing("unack", -1, f.missing),
-    wire.Close: _told("close"),
+    wire.Close: lambda _: Seen("close"),
     wire.Sync: lambda f: _at("sync", -1, f.nonce),
     wire.SyncOk: lambda f: _at("sync_ok", -1, f.nonce, low=f.low, hr=f.high),
     wire.SyncAck: lambda f: _at("sync_ack", -1, f.nonce),

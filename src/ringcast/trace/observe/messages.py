@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ringcast.events import Delivered, FragmentsDelivered
-from ringcast.model import Origin, Stream
+from ringcast.events import Delivered, Event, FragmentsDelivered
+from ringcast.model import Member, Origin, Run, Stream, ViewId
 from ringcast.protocols.views.streams import Standing, ViewStreams
 from ringcast.trace import rows as trace
-from ringcast.trace.content import BlockHasher
+from ringcast.trace.content import Block, BlockHasher
 from ringcast.trace.observe.order import is_total
 from ringcast.trace.observe.windows import slots_of
 from ringcast.trace.rows import naming, naming_id
@@ -21,10 +21,7 @@ from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ringcast.events import Event
-    from ringcast.model import Member, Run, ViewId
     from ringcast.node import Node
-    from ringcast.trace.content import Block
     from ringcast.trace.observe.sink import Contents, Sink
 
 BLOCK_MESSAGES = 16

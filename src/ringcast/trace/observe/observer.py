@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Left
-from ringcast.core.view_change import Freeze
+from ringcast.core.view_change import Begin, Freeze
 from ringcast.events import (
     Delivered,
     FragmentsDelivered,
@@ -24,7 +24,7 @@ from ringcast.events import (
     Undeliverable,
     ViewInstalled,
 )
-from ringcast.model import Stream
+from ringcast.model import Address, Member, Origin, Stream, ViewId
 from ringcast.trace import rows as trace
 from ringcast.trace.observe.frames import columns_of
 from ringcast.trace.observe.messages import deliveries_to_group, origin_of, range_of
@@ -38,9 +38,7 @@ from ringcast.trace.rows import about, naming, naming_id
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.core.view_change import Begin
     from ringcast.events import Event
-    from ringcast.model import Address, Member, Origin, ViewId
     from ringcast.node import Node
     from ringcast.trace.recorder import Recorder
     from ringcast.wire.codec import Buffer

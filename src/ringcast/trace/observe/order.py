@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
-from ringcast.events import Delivered
+from ringcast.events import Delivered, Event, ViewInstalled
 from ringcast.model import Origin, Stream
 from ringcast.trace.rows import member_key, naming, naming_id
-
-if TYPE_CHECKING:
-    from ringcast.events import Event, ViewInstalled
-
-TOTAL = int(Stream.TOTAL)
 
 
 def is_total(event: Event) -> TypeGuard[Delivered]:

@@ -90,7 +90,8 @@ class Pairs:
 
     def tell_blocked(self, now: int) -> None:
         """What was offered and not accepted; and what may go on."""
-        for stream in [each for each in self._blocked if not self._is_blocked(each)]:
+        is_blocked = self._node.multicast.is_blocked
+        for stream in [each for each in self._blocked if not is_blocked(each)]:
             self._blocked.remove(stream)
             self._recorder.write(trace.SEND_UNBLOCK, now, stream=int(stream))
         if self._offer is None:
@@ -103,6 +104,3 @@ class Pairs:
         elif columns := block_columns(self._node, stream, refused):
             self._recorder.write(trace.SEND_BLOCK, now, **columns)
             self._blocked.add(stream)
-
-    def _is_blocked(self, stream: Stream) -> bool:
-        return self._node.multicast.is_blocked(stream)

@@ -70,11 +70,6 @@ class Ranges:
             for sent in self._sent.values():
                 sent.assembler.skip(sent.through, is_middle=False)
 
-    def look(self, now: int) -> None:
-        """After each input: which windows there are, and what was sent."""
-        self.look_at_windows(now)
-        self.look_at_sends(now)
-
     def look_at_sends(self, now: int) -> None:
         for sent in self._sent.values():
             if sent.sending.window.high > sent.through:

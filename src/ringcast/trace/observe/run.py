@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import Left
 from ringcast.core.view_change import Begin, Freeze
 from ringcast.events import Delivered, FragmentsDelivered, GapSkipped, Undeliverable, ViewInstalled
-from ringcast.model import Origin, Stream
+from ringcast.model import Address, Member, Origin, Stream
 from ringcast.trace.observe.connections import Connections
 from ringcast.trace.observe.frames import brings_others, columns_of
 from ringcast.trace.observe.messages import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ringcast.events import Event
-    from ringcast.model import Address, Member
     from ringcast.node import Node
     from ringcast.trace.observe.sink import Contents, Keeper, Sink
     from ringcast.window.receive import ReceiveWindow

@@ -10,14 +10,8 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import DecodeError
-from ringcast.model import Member, Origin
-from ringcast.trace.observe.frames import (
-    FIFO,
-    describe,
-    is_system,
-    recorded_columns,
-    told,
-)
+from ringcast.model import Address, Conn, Member, Origin, Stream, View
+from ringcast.trace.observe.frames import FIFO, Seen, describe, is_system, recorded_columns, told
 from ringcast.trace.rows import REJECT, RX, STABILITY_REPORT, TX, XMIT_MISMATCH, about, naming
 from ringcast.wire.changes import Forwarded, InView, tag_of
 from ringcast.wire.codec import Codec
@@ -26,10 +20,8 @@ from ringcast.wire.frames import Commit, Data, PeerRepair, StabilityReport, Sync
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ringcast.model import Address, Conn, Stream, View
     from ringcast.node import Node
     from ringcast.trace.observe.connections import Connections
-    from ringcast.trace.observe.frames import Seen
     from ringcast.trace.observe.sink import Contents, Sink
     from ringcast.wire.codec import Buffer
     from ringcast.wire.frames import Frame
@@ -99,35 +91,23 @@ class Wire:
     def transmitted(
         self, dest: Member | Address | None, datagrams: Sequence[bytes], now: int
     ) -> None:
-        if self._contents is not None:
-            peer = dest if isinstance(dest, Member) else self._member_at(dest)
-            for datagram in datagrams:
-                self._transmitted_in_run(peer, datagram, now)
-            return
-        peer = dest if isinstance(dest, Member) or dest is None else self.peers.get(dest)
+        peer = dest if isinstance(dest, Member) else self._member_at(dest)
         whom = {} if peer is None else about(peer)
         for datagram in datagrams:
             _, frames = self._codec.unpack(datagram, overhear=True)
-            for frame in told(frames):
-                again = 0
-                if isinstance(frame, Data):
-                    again = int(self._is_again(frame, now))
-                elif isinstance(frame, UnicastData) and peer is not None:
-                    of = self._of_conn(frame.conn)
-                    again = int(of is not None and of.is_again(frame, peer, now))
-                self._sink.write(TX, now, again=again, **whom, **recorded_columns(frame))
-
-    def _transmitted_in_run(self, peer: Member | None, datagram: bytes, now: int) -> None:
-        _, frames = self._codec.unpack(datagram, overhear=True)
-        view = self._said_in(frames)
-        seen = [self._see(frame, peer, view, now) for frame in told(frames)]
-        self.left.append((peer, datagram, seen))
-        whom = {} if peer is None else about(peer)
-        for each in seen:
-            self._write(TX, whom, each, now)
-        for frame in frames:
-            if isinstance(frame, StabilityReport):
-                self._write_vote(frame, now)
+            if self._contents is None:
+                for frame in told(frames):
+                    again = self._again(frame, peer, now)
+                    self._sink.write(TX, now, again=again, **whom, **recorded_columns(frame))
+                continue
+            view = self._said_in(frames)
+            seen = [self._see(frame, peer, view, now) for frame in told(frames)]
+            self.left.append((peer, datagram, seen))
+            for each in seen:
+                self._write(TX, whom, each, now)
+            for frame in frames:
+                if isinstance(frame, StabilityReport):
+                    self._write_vote(frame, now)
 
     def _said_in(self, frames: Iterable[Frame]) -> int:
         """The counter of the view that these bear the tag of; 0: none that this member is in."""
@@ -158,18 +138,23 @@ class Wire:
         seen = describe(frame)
         if isinstance(frame, Commit):
             return seen._replace(view=view)
-        if isinstance(frame, Data):
-            return seen._replace(again=int(self._is_again(frame, now)))
+        if isinstance(frame, Data | UnicastData):
+            return seen._replace(again=self._again(frame, peer, now))
         if isinstance(frame, PeerRepair | Forwarded):
             assert self._contents is not None
             origin = Origin(frame.sender, frame.data.stream)
             originals = self._contents.pieces.get(origin, {})
             self._compare(seen.kind, frame.data, originals, now, **naming(origin))
-        elif isinstance(frame, UnicastData) and seen.epoch:
-            assert self._connections is not None
-            assert peer is not None
-            return seen._replace(again=int(self._connections.is_again(frame, peer, now)))
         return seen
+
+    def _again(self, frame: Frame, peer: Member | None, now: int) -> int:
+        """Whether what is in it has left before: 1, or 0."""
+        if isinstance(frame, Data):
+            return int(self._is_again(frame, now))
+        if peer is None or not isinstance(frame, UnicastData):
+            return 0
+        of = self._of_conn(frame.conn)
+        return int(of is not None and of.is_again(frame, peer, now))
 
     def look_at_refusals(self, now: int) -> None:
         rejected = self._node.rejected
