@@ -1,7 +1,7 @@
 """The first audit of a process: what a command takes, from its start to the verdicts.
 
-Run as a program with a directory of traces, and what Spark is configured with, as JSON: it prints
-the CPU seconds of each part, as JSON, and of an audit once all that is done.
+Run as a program with a directory of traces, and what Spark is configured with as JSON: it prints
+the CPU seconds of each part as JSON, and of an audit once all that is done.
 """
 
 from __future__ import annotations

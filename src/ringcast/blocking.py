@@ -13,7 +13,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 from ringcast.aio.engine import Engine, Latch, failed
@@ -21,29 +21,26 @@ from ringcast.aio.group import REQUEST_TIMEOUT_S
 from ringcast.aio.joining import join as join_on_loop
 from ringcast.aio.payloads import as_messages
 from ringcast.aio.presence import note_losses
-from ringcast.aio.requests import Request, refusing
+from ringcast.aio.requests import Replies, Request, refusing
 from ringcast.aio.send_queue import LOOK_S, SendQueues
 from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
 from ringcast.aio.threads import Receipt, ThreadReading, check_timeout, entered, giving, taking
 from ringcast.checks import check_function
 from ringcast.errors import GroupClosed, TimedOut
-from ringcast.events import Closed
+from ringcast.events import Closed, Delivered
 from ringcast.protocols.views.layer import GOODBYE_SHARE
 from ringcast.window.fragmenter import check_payloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-    from typing import Literal, Unpack
 
     from ringcast.aio import group as aio
     from ringcast.aio import receipts
     from ringcast.aio.answers import Health
     from ringcast.aio.read_queue import Guarantee, Message, Notice
-    from ringcast.aio.requests import Replies
     from ringcast.aio.sending import HowLong
     from ringcast.aio.threads import GiveState, TakeState
     from ringcast.arguments import JoinOptions
-    from ringcast.events import Delivered
     from ringcast.model import Member, View
     from ringcast.wire.codec import Buffer
 

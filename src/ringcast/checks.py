@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from ringcast.errors import ConfigError, UsageError
 from ringcast.model import Address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NAME_BYTES_MAX = 64
 """Names stand in every datagram and in every log line; longer ones help nobody."""

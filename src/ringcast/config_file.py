@@ -30,7 +30,7 @@ import logging
 import os
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ringcast.arguments import PROGRAM
 from ringcast.config import (
@@ -46,7 +46,6 @@ from ringcast.private import VARIABLE as FILE_MODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import TypeAlias
 
     Sections: TypeAlias = dict[str, dict[str, Any]]
     """By section, keys and values."""

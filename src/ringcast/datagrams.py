@@ -12,24 +12,20 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from ringcast.config import DATAGRAM_BYTES_MIN
+from ringcast.config import DATAGRAM_BYTES_MIN, GroupConfig
 from ringcast.errors import DecodeError
-from ringcast.model import Member, Purge
+from ringcast.model import Address, Member, Purge
 from ringcast.wire.bursts import unpack_burst
 from ringcast.wire.codec import Codec
-from ringcast.wire.frames import UnicastData
-from ringcast.wire.seal import Passage
+from ringcast.wire.frames import Frame, UnicastData
+from ringcast.wire.seal import DatagramSeal, Passage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ringcast.config import GroupConfig
     from ringcast.events import ReplyReceived, RequestReceived
-    from ringcast.model import Address
     from ringcast.protocols.stack import Stack
     from ringcast.wire.codec import Buffer
-    from ringcast.wire.frames import Frame
-    from ringcast.wire.seal import DatagramSeal
 
 
 class Datagrams:

@@ -6,16 +6,13 @@ tool that reads a trace (Spark's LongType among them) holds them exactly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ringcast.errors import NoSuchMember, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 SEQNO_MAX = 2**63 - 1
 INCARNATION_MAX = 2**64 - 1

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringcast.core.effects import Left
-from ringcast.core.view_change import Begin, cut_between
+from ringcast.core.effects import Layer, Left
+from ringcast.core.view_change import Begin, Freeze, cut_between
 from ringcast.datagrams import Datagrams
 from ringcast.errors import GroupClosed, Reject, UsageError
-from ringcast.model import Stream
+from ringcast.model import Address, Member, Origin, Stream, View
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.memory import Memory
 from ringcast.protocols.stack import Stack
@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ringcast.config import GroupConfig
-    from ringcast.core.effects import Layer
     from ringcast.core.observer import Observer
-    from ringcast.core.view_change import Freeze
     from ringcast.events import Event
-    from ringcast.model import Address, Member, Origin, View
     from ringcast.protocols.views.state import StateTransfer
     from ringcast.wire.codec import Buffer
     from ringcast.wire.frames import Frame

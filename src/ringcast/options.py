@@ -9,10 +9,10 @@ below it the table in docs/howto/configure.md.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import Field, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from ringcast.checks import (
     check_address,
@@ -27,8 +27,6 @@ from ringcast.model import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from dataclasses import Field
-    from typing import TypeAlias
 
     Bound: TypeAlias = float | Callable[[Any], float]
     """What it is, or what follows from the other settings."""

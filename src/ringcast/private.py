@@ -8,13 +8,12 @@ decides what an audit finds and what a query counts.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from ringcast.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import BinaryIO, Literal
 
 VARIABLE = "RINGCAST_FILE_MODE"
 FILE_MODES = (0o600, 0o640, 0o644, 0o660, 0o664)

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TookTooLong
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ringcast import blocking
 from ringcast.aio.answers import answer
@@ -22,8 +22,6 @@ from ringcast.errors import GroupClosed, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from prometheus_client.core import Metric
 
     from ringcast.aio.group import Group
 

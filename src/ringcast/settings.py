@@ -14,13 +14,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringcast.config import StabilityConfig, is_default
-from ringcast.model import Purge
+from ringcast.model import Purge, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ringcast.config import GroupConfig, MembershipConfig, MulticastConfig
-    from ringcast.model import Stream
 
 PURGES = {
     Purge.ACKS: "acks",

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from ringcast.aio.host import HOST
 from ringcast.aio.joining import join
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         Sequence,
     )
     from contextvars import Context
-    from typing import Unpack
 
     from ringcast.aio.group import Group
     from ringcast.aio.state import GiveState, TakeState

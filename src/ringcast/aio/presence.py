@@ -24,7 +24,7 @@ from ringcast.aio.termination import TERMINATION, Block, is_urgent, urgent
 from ringcast.checks import check_function
 from ringcast.core.shared import Phase
 from ringcast.errors import GroupClosed, UsageError
-from ringcast.model import Member
+from ringcast.model import Member, View
 from ringcast.protocols.views.layer import GOODBYE_SHARE
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ringcast.aio.member_host import MemberHost
     from ringcast.aio.state import StateExchange
     from ringcast.events import Closed, Undeliverable
-    from ringcast.model import View
 
 
 class Presence:

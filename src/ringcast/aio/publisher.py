@@ -34,7 +34,7 @@ from ringcast.aio.published import (
     parse,
 )
 from ringcast.errors import NotDelivered, RequestFailed, TooFewMembers, Undeliverable, UsageError
-from ringcast.model import Headed
+from ringcast.model import Headed, Member, Stream, View
 from ringcast.texts import counted
 from ringcast.wire.headers import CHANNEL, encode_headers, split_headers
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ringcast.aio.group import Group
-    from ringcast.model import Member, Stream, View
     from ringcast.trace.staging import Batch, Staging
 
 POLL_S: Final = 0.1

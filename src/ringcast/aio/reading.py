@@ -16,11 +16,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from ringcast.aio.gate import Gate
-from ringcast.aio.read_queue import ReadQueue
-from ringcast.aio.state import StateExchange
+from ringcast.aio.read_queue import Message, Notice, ReadQueue
+from ringcast.aio.state import GiveState, StateExchange, TakeState
 from ringcast.errors import UsageError
-from ringcast.events import Delivered
-from ringcast.model import Headed
+from ringcast.events import Closed, Delivered, Event
+from ringcast.model import Headed, Member, View
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -28,11 +28,7 @@ if TYPE_CHECKING:
     from ringcast.aio.driver import Driver
     from ringcast.aio.presence import Presence
     from ringcast.aio.published import Published
-    from ringcast.aio.read_queue import Message, Notice
-    from ringcast.aio.state import GiveState, TakeState
     from ringcast.arguments import JoinOptions
-    from ringcast.events import Closed, Event
-    from ringcast.model import Member, View
 
 BATCH_MAX = 4096
 """Messages taken at once by `batches()`."""

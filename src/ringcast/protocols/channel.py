@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from ringcast.core.effects import Effects, Layer
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.errors import DecodeError
-from ringcast.events import Writable
-from ringcast.model import SYSTEM_EPOCH
+from ringcast.events import ReplyReceived, RequestReceived, Writable
+from ringcast.model import SYSTEM_EPOCH, Conn, Member, View
 from ringcast.protocols.unicast import ReliableUnicast
 from ringcast.wire.messages import decode_request
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.config import UnicastConfig
-    from ringcast.events import ReplyReceived, RequestReceived
-    from ringcast.model import Conn, Member, View
     from ringcast.wire.frames import Frame
 
 MESSAGE_BYTES_MAX = 2 << 20

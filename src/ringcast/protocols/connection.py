@@ -26,11 +26,10 @@ from __future__ import annotations
 from enum import auto
 from typing import TYPE_CHECKING, Any
 
-from ringcast.core.shared import Named
+from ringcast.core.shared import Named, Timers
 
 if TYPE_CHECKING:
     from ringcast.config import UnicastConfig
-    from ringcast.core.shared import Timers
     from ringcast.model import Conn, Member
 
 

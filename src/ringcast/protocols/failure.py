@@ -38,10 +38,10 @@ from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
 from ringcast.core.effects import Layer, MemberAhead, NonMember, Suspected, Trusted, VerifyWanted
-from ringcast.core.shared import Deadlines, GroupState, Named
+from ringcast.core.shared import Deadlines, GroupState, Named, Timers
 from ringcast.core.view_change import Begin
 from ringcast.protocols.stream import seconds
-from ringcast.wire.frames import Heartbeat, Ping, Pong
+from ringcast.wire.frames import Frame, Heartbeat, Ping, Pong
 from ringcast.wire.members import is_no_longer
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects, Signal
-    from ringcast.core.shared import Timers
     from ringcast.model import Address, Member, View
-    from ringcast.wire.frames import Frame
 
 WATCHERS = 3
 PINGS = 5

@@ -35,13 +35,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.core.shared import Named
-from ringcast.model import SEQNO_MAX
-from ringcast.window.send import room_of
+from ringcast.model import SEQNO_MAX, Member, View
+from ringcast.window.send import SendWindow, room_of
 
 if TYPE_CHECKING:
     from ringcast.config import MulticastConfig
-    from ringcast.model import Member, View
-    from ringcast.window.send import SendWindow
 
 REST_ROUNDS = 32
 REST_ROUNDS_MAX = 1024

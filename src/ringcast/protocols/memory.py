@@ -27,7 +27,7 @@ from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.reading import UNREAD_WINDOWS
 from ringcast.protocols.views.state import StateTransfer
 from ringcast.protocols.views.streams import EARLY_MAX, ViewStreams
-from ringcast.window.receive import BoundedWindow
+from ringcast.window.receive import BoundedWindow, ReceiveWindow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ringcast.model import View
     from ringcast.protocols.views.reading import Half
     from ringcast.window.assembler import Assembler
-    from ringcast.window.receive import ReceiveWindow
 
 MEMBERS_MIN: Final = 2
 """A limit must do for a view of so many."""

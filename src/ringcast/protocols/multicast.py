@@ -30,16 +30,16 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import Layer
+from ringcast.core.effects import Effects, Layer
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.errors import GroupClosed, UsageError
 from ringcast.events import Closed
-from ringcast.model import Origin, Stream
+from ringcast.model import Member, Origin, Stream, View
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stability import StabilityRounds
 from ringcast.window.fragmenter import check_payloads
-from ringcast.window.send import room_of
+from ringcast.window.send import SendWindow, room_of
 from ringcast.wire.frames import (
     LogCommit,
     PeerRepair,
@@ -53,11 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.config import MulticastConfig
-    from ringcast.core.effects import Effects
-    from ringcast.model import Member, View
     from ringcast.settings import Settings
     from ringcast.window.receive import ReceiveWindow
-    from ringcast.window.send import SendWindow
     from ringcast.wire.frames import Ack, Commit, Data, Frame, Nack, Watermark
 
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ringcast.model import SEQNO_MAX, Purge, alike
+from ringcast.model import SEQNO_MAX, Member, Origin, Purge, alike
 from ringcast.protocols.stream import ReceiveStream, Timer
 from ringcast.window.assembler import Assembler
 from ringcast.window.receive import BoundedWindow, open_window
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
-    from ringcast.model import Member, Origin
 
 
 class MulticastReceiver:

@@ -37,25 +37,21 @@ from enum import auto
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ringcast.core.effects import StartsOver, TooSlow, Unreachable
-from ringcast.core.shared import Named
-from ringcast.model import SEQNO_MAX, Origin, Purge, Stream
+from ringcast.core.effects import Effects, StartsOver, TooSlow, Unreachable
+from ringcast.core.shared import Named, Timers
+from ringcast.model import SEQNO_MAX, Member, Origin, Purge, Stream, View
 from ringcast.protocols.limits import Limits
 from ringcast.protocols.stream import SendStream, seconds
 from ringcast.texts import counted
 from ringcast.window.acks import AckTable, AgreedMark
 from ringcast.window.assembler import Assembler
 from ringcast.window.send import SendWindow
-from ringcast.wire.frames import Commit, Data, LogCommit, Watermark
+from ringcast.wire.frames import Ack, Commit, Data, LogCommit, Mark, Nack, Stable, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ringcast.config import MulticastConfig
-    from ringcast.core.effects import Effects
-    from ringcast.core.shared import Timers
-    from ringcast.model import Member, View
-    from ringcast.wire.frames import Ack, Mark, Nack, Stable
 
 WATERMARK_PROBE_START_NS = 5_000_000
 """The first probe interval before an ack time has been measured."""

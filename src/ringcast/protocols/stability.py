@@ -33,7 +33,7 @@ from __future__ import annotations
 from enum import auto
 from typing import TYPE_CHECKING
 
-from ringcast.core.shared import Deadlines, GroupState, Named
+from ringcast.core.shared import Deadlines, GroupState, Named, Timers
 from ringcast.window.send import DATAGRAM_OVERHEAD
 from ringcast.wire.frames import Mark, StabilityQuery, StabilityReport, Stable
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from ringcast.config import MulticastConfig
     from ringcast.core.effects import Effects
-    from ringcast.core.shared import Timers
     from ringcast.model import Member, View
 
 CROSSING_NS = 2_000_000

@@ -13,32 +13,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from ringcast.config import CAPACITY_LIMIT
-from ringcast.core.effects import Effects, Flushed, Left, owners_of
+from ringcast.config import CAPACITY_LIMIT, GroupConfig
+from ringcast.core.effects import Effects, Flushed, Layer, Left, Signal, owners_of
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.core.view_change import Begin, Freeze
 from ringcast.errors import DecodeError, TooFewMembers, UsageError
-from ringcast.events import Delivered, ReplyReceived, RequestReceived, StateChunk, Writable
-from ringcast.model import SYSTEM_EPOCH, Stream
+from ringcast.events import Delivered, Event, ReplyReceived, RequestReceived, StateChunk, Writable
+from ringcast.model import SYSTEM_EPOCH, Member, Stream, View
 from ringcast.protocols.channel import ControlChannel
 from ringcast.protocols.failure import FailureDetector
 from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.layer import GroupViews
 from ringcast.protocols.views.state import StateTransfer
-from ringcast.wire.frames import Submit, SubmitFrom, SubmitQuery
+from ringcast.wire.frames import Frame, Submit, SubmitFrom, SubmitQuery
 from ringcast.wire.messages import decode_message, decode_request, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringcast.config import GroupConfig
-    from ringcast.core.effects import Layer, Signal
     from ringcast.core.observer import Observer
-    from ringcast.events import Event
-    from ringcast.model import Member, View
     from ringcast.protocols.unicast import ReliableUnicast
     from ringcast.protocols.views.streams import ViewStreams
-    from ringcast.wire.frames import Frame
 
 L = TypeVar("L")
 

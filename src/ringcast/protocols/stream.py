@@ -29,27 +29,21 @@ from dataclasses import dataclass
 from enum import auto
 from typing import TYPE_CHECKING, TypeAlias
 
-from ringcast.core.effects import StartsOver
-from ringcast.core.shared import Named
-from ringcast.events import Confirmed, Delivered, FragmentsDelivered, Writable
-from ringcast.model import SEQNO_MAX, Run
+from ringcast.core.effects import Effects, StartsOver
+from ringcast.core.shared import Named, Timers
+from ringcast.events import Confirmed, Delivered, Event, FragmentsDelivered, Writable
+from ringcast.model import SEQNO_MAX, Member, Run, Stream, ViewId
 from ringcast.protocols.repair import Repair
 from ringcast.texts import counted
-from ringcast.window.fragmenter import Fragmenter
-from ringcast.window.send import DATAGRAM_OVERHEAD
+from ringcast.window.fragmenter import Fragmenter, Piece
+from ringcast.window.send import DATAGRAM_OVERHEAD, SendWindow
 from ringcast.wire.limits import NACK_RANGES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
-    from ringcast.core.effects import Effects
-    from ringcast.core.shared import Timers
-    from ringcast.events import Event
-    from ringcast.model import Member, Stream, ViewId
     from ringcast.window.assembler import Assembler
-    from ringcast.window.fragmenter import Piece
     from ringcast.window.receive import ReceiveWindow
-    from ringcast.window.send import SendWindow
     from ringcast.wire.frames import Data, UnicastData
 
     HasDelivered: TypeAlias = Callable[[Member, int], bool]

@@ -29,11 +29,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final, get_args
 
-from ringcast.core.effects import Flushed
+from ringcast.core.effects import Effects, Flushed, Signal
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.core.view_change import Begin
 from ringcast.errors import GroupClosed, Undeliverable, UsageError
-from ringcast.events import Delivered, Writable
+from ringcast.events import Delivered, Event, Writable
 from ringcast.model import FIRST_CONN_ID, SEQNO_MAX, SYSTEM_EPOCH, Conn, Run, Stream, alike
 from ringcast.protocols.connection import State
 from ringcast.protocols.stream import Receipts
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.config import UnicastConfig
-    from ringcast.core.effects import Effects, Signal
-    from ringcast.events import Event
     from ringcast.model import Member, View
     from ringcast.wire.frames import Frame
 

@@ -29,7 +29,7 @@ from ringcast.protocols.stream import ReceiveStream, Timer
 from ringcast.window.assembler import PART_BYTES_MIN, Assembler
 from ringcast.window.receive import BoundedWindow, open_window
 from ringcast.window.send import DATAGRAM_OVERHEAD
-from ringcast.wire.frames import UnicastAck, UnicastNack
+from ringcast.wire.frames import SyncOk, UnicastAck, UnicastData, UnicastNack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
     from ringcast.model import Conn, Member
-    from ringcast.wire.frames import SyncOk, UnicastData
 
 
 ACK_MESSAGES_MIN: Final = 64

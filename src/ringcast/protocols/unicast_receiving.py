@@ -21,27 +21,21 @@ from dataclasses import dataclass
 from enum import auto
 from typing import TYPE_CHECKING, ClassVar
 
-from ringcast.core.effects import Layer
-from ringcast.core.shared import Named
+from ringcast.core.effects import Effects, Layer
+from ringcast.core.shared import Deadlines, GroupState, Named, Timers
 from ringcast.errors import UsageError
-from ringcast.events import GapSkipped
-from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Stream
+from ringcast.events import Event, GapSkipped
+from ringcast.model import FIRST_CONN_ID, SYSTEM_EPOCH, Conn, Member, Stream
 from ringcast.protocols.early import Early, Strangers
 from ringcast.protocols.stream import deliver, seconds
-from ringcast.protocols.unicast_receiver import UnicastReceiver
+from ringcast.protocols.unicast_receiver import Tombstone, UnicastReceiver
 from ringcast.protocols.unicast_sender import SYNC_TICKS_MAX
-from ringcast.wire.frames import Sync, SyncAck
+from ringcast.wire.frames import Close, Sync, SyncAck, SyncOk, UnicastData
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ringcast.config import UnicastConfig
-    from ringcast.core.effects import Effects
-    from ringcast.core.shared import Deadlines, GroupState, Timers
-    from ringcast.events import Event
-    from ringcast.model import Conn, Member
-    from ringcast.protocols.unicast_receiver import Tombstone
-    from ringcast.wire.frames import Close, SyncOk, UnicastData
 
 WINDOWS_MAX = 256
 SYNC_REQUESTS_MAX = 256

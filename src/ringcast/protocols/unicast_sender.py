@@ -27,24 +27,21 @@ from enum import auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ringcast.core.shared import Named
+from ringcast.core.shared import Named, Timers
 from ringcast.events import Undeliverable
-from ringcast.model import Conn
+from ringcast.model import Conn, Member
 from ringcast.protocols.connection import Input, Side, State, Tail
 from ringcast.protocols.connection import Timer as Idle
 from ringcast.protocols.stream import SendStream, seconds
 from ringcast.texts import counted
 from ringcast.window.send import SendWindow
-from ringcast.wire.frames import Close, SyncOk, UnicastData
+from ringcast.wire.frames import Close, Sync, SyncOk, UnicastAck, UnicastData, UnicastNack
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from ringcast.config import UnicastConfig
     from ringcast.core.effects import Effects
-    from ringcast.core.shared import Timers
-    from ringcast.model import Member
-    from ringcast.wire.frames import Sync, UnicastAck, UnicastNack
 
 SYNC_TICKS_MAX = 10
 """So many ticks a sync may take; then it has failed, and new data start another."""

@@ -8,16 +8,11 @@ answered there, whether it was sent before, and its body. A body is fields, each
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct, error
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from ringcast.model import Address, Member
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ringcast.model import ViewId
+from ringcast.model import Address, Member, ViewId
 
 CHANNEL: Final = "replicated:"
 """Before a structure's name; other channels are the application's own."""

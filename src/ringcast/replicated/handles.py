@@ -7,7 +7,7 @@ members, and returns its result when it has had it here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -33,8 +33,6 @@ from ringcast.replicated.structures import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-
     from ringcast.model import Member
     from ringcast.replicated.space import Space
 

@@ -15,20 +15,16 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ringcast.errors import StaleToken, UsageError
-from ringcast.replicated.encoding import JSON, Failure, Token, member_of, pack
-from ringcast.replicated.structures import Caller, DictState, States, key_of
+from ringcast.replicated.encoding import JSON, Failure, Op, Result, Token, member_of, pack
+from ringcast.replicated.structures import Caller, Departure, DictState, States, ViewKey, key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from ringcast.model import Member, ViewId
-    from ringcast.replicated.encoding import Op, Result
-    from ringcast.replicated.structures import Departure, ViewKey
 
 RESULTS_MAX = 4096
 """Results kept for one space."""

@@ -6,11 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ringcast.errors import OperationFailed, OutcomeUnknown, StaleToken, TimedOut
-from ringcast.replicated.encoding import Failure
+from ringcast.replicated.encoding import Failure, Result
 from ringcast.replicated.machine import FORGOTTEN
 
 if TYPE_CHECKING:
-    from ringcast.replicated.encoding import Result
     from ringcast.replicated.space import Space
 
 

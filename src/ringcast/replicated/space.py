@@ -19,28 +19,23 @@ import logging
 import os
 from contextlib import asynccontextmanager
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 import ringcast
 from ringcast.checks import check_function, check_seconds
 from ringcast.errors import SpaceClosed, UnknownStructure, UsageError
 from ringcast.events import Delivered, StateLost, ViewInstalled
-from ringcast.model import NO_HEADERS
-from ringcast.replicated.encoding import CHANNEL, JSON, Op, take_records
-from ringcast.replicated.handles import Counter, Dict, Handle, Leader, Lock
-from ringcast.replicated.machine import Machine
+from ringcast.model import NO_HEADERS, Member, View
+from ringcast.replicated.encoding import CHANNEL, JSON, Codec, Op, Result, take_records
+from ringcast.replicated.handles import Counter, Dict, Handle, Leader, Lock, OnLeader
+from ringcast.replicated.machine import Diverged, Machine
 from ringcast.replicated.operation import Operation
 from ringcast.replicated.structures import Departure, key_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-    from typing import Unpack
 
     from ringcast import Group, JoinOptions
-    from ringcast.model import Member, View
-    from ringcast.replicated.encoding import Codec, Result
-    from ringcast.replicated.handles import OnLeader
-    from ringcast.replicated.machine import Diverged
 
 TIMEOUT_S = 10.0
 TIMEOUT_S_MAX = 86_400.0

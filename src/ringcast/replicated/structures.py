@@ -21,13 +21,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from ringcast.replicated.encoding import Token, member_of
+from ringcast.replicated.encoding import Result, Token, member_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ringcast.model import Member, View, ViewId
-    from ringcast.replicated.encoding import Result
 
 COUNTER_MAX = 2**63 - 1
 PRESENT = b"+"

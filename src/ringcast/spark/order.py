@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Columns = dict[str, pa.Array]
     Numbers = NDArray[Any]
 
-STRETCHES_REREAD_MAX = 4096
+BUCKETS_REREAD_MAX = 4096
 """A clean run has one for each member that was killed, and for each part that went apart."""
 MESSAGES_MAX = 1 << 24
 """More than recorders put into a row."""
@@ -171,8 +171,8 @@ def compare_orders(spark: Workers, run: RecordedRun) -> Orders:
             if took[key].setdefault((count, mixed), look) is not look:
                 found.alike += count
     unsure = [looks.values() for looks in took.values() if len(looks) > 1]
-    found.left_out = max(0, len(unsure) - STRETCHES_REREAD_MAX)
-    looks = [look for each in unsure[:STRETCHES_REREAD_MAX] for look in each]
+    found.left_out = max(0, len(unsure) - BUCKETS_REREAD_MAX)
+    looks = [look for each in unsure[:BUCKETS_REREAD_MAX] for look in each]
     rows = {row for _, row in fetch_rows(spark, looks)}
     found.rows = sorted(rows, key=attrgetter("node", "inc", "idx"))
     return found

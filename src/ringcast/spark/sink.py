@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, MapType, StringType
+from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from ringcast.aio.published import Offset, header_of
 from ringcast.aio.publisher import bearing, check_publisher
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.types import DataType, StructType
 
 STAGED_BYTES = 1 << 30
 LOOK_S = 0.2

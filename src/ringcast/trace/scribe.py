@@ -8,15 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ringcast.trace.columns import load_pandas
 from ringcast.trace.footer import Before
 from ringcast.trace.rows import STOP, Row
 from ringcast.trace.segments import STORAGE_ERRORS, SegmentWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 QUEUE_ROWS_MAX = 65_536
 ROOM_BYTES = 32 << 20

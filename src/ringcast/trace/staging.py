@@ -19,11 +19,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 from ringcast.errors import UsageError
@@ -34,9 +34,6 @@ from ringcast.trace.footer import Recording
 from ringcast.trace.rows import HEADED, SEND, Row
 from ringcast.trace.segments import Segment, SegmentWriter
 from ringcast.trace.whole import STAGED_SUFFIX, sync, write_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 J = TypeVar("J", dict[str, Any], list[str])
 

@@ -7,14 +7,9 @@ holds: both are minima over exactly the members of its current view, itself incl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from ringcast.model import SEQNO_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ringcast.model import Member
+from ringcast.model import SEQNO_MAX, Member
 
 
 class AckTable:

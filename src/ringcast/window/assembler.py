@@ -7,12 +7,9 @@ a message bears the seqno of its last fragment.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from ringcast.model import alike
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 PART_BYTES_MIN = 64
 PARTS_FREE = 64

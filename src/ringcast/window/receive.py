@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
-from ringcast.window.ring import Window
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ringcast.window.ring import Bounds
+from ringcast.window.ring import Bounds, Window
 
 
 class ReceiveWindow(Window):

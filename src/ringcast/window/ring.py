@@ -29,12 +29,10 @@ for the moment of the move.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Required, TypedDict
+from collections.abc import Sequence
+from typing import Required, TypedDict
 
 from ringcast.model import SEQNO_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _EMPTY = b""
 """What an empty slot holds. Presence is told by the pointers, never by the slot."""

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from ringcast.model import SEQNO_MAX
-from ringcast.window.ring import Window
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ringcast.window.ring import Bounds
+from ringcast.window.ring import Bounds, Window
 
 DATAGRAM_OVERHEAD = 768
 """Bytes of socket buffer that the kernel charges for even the smallest datagram."""

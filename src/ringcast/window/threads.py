@@ -17,12 +17,11 @@ import sys
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
-from ringcast.window.concurrent import Bell, GilRingBuffer
+from ringcast.window.concurrent import Bell, GilRingBuffer, Steps
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ringcast.window.concurrent import Steps
 
 T = TypeVar("T")
 R = TypeVar("R")

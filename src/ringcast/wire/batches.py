@@ -13,17 +13,15 @@ HEADED: the messages, all of them, begin with their headers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 from struct import Struct
 from struct import pack as struct_pack
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ringcast.model import SEQNO_MAX, Headed
 from ringcast.wire.limits import MESSAGES_MAX
 from ringcast.wire.runs import decode_lengths
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _HEAD: Final = Struct("<BHQI")
 HEAD_BYTES: Final = _HEAD.size

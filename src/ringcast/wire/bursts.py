@@ -15,16 +15,14 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ringcast.errors import DecodeError
-from ringcast.model import SEQNO_MAX
+from ringcast.model import SEQNO_MAX, Member
 from ringcast.wire.codec import run_in
-from ringcast.wire.frames import Data, UnicastData
+from ringcast.wire.frames import Data, Frame, UnicastData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ringcast.model import Member
     from ringcast.wire.codec import Buffer, Codec
-    from ringcast.wire.frames import Frame
 
 Dest = TypeVar("Dest")
 

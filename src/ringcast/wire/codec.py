@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from ringcast.checks import NAME_BYTES_MAX, check_whole
 from ringcast.config import DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN
 from ringcast.errors import ConfigError, DecodeError, Reject
-from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX, Conn
+from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX, Conn, Member
 from ringcast.wire.changes import InView, Want
 from ringcast.wire.fields import CONN
 from ringcast.wire.frames import Data, Messages, Nack, PeerRepairRequest, UnicastData, UnicastNack
@@ -49,7 +49,6 @@ from ringcast.wire.runs import EQUAL, HEADED, MORE, RUN, SIZE, decode_data, deco
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringcast.model import Member
     from ringcast.wire.frames import Frame
 
     Buffer: TypeAlias = bytes | bytearray | memoryview

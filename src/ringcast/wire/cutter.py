@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ringcast.errors import DecodeError, Reject
-from ringcast.model import ViewId
+from ringcast.model import Member, ViewId
 from ringcast.wire.limits import COUNTER_MAX
 from ringcast.wire.members import COUNTER, MALFORMED, cut_member
-
-if TYPE_CHECKING:
-    from ringcast.model import Member
 
 COUNT: Final = Struct("<H")  # of what follows
 

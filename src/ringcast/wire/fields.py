@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from ringcast.config import GroupConfig
 from ringcast.errors import ConfigError, DecodeError, Reject
@@ -33,9 +34,6 @@ from ringcast.wire.limits import (
 from ringcast.wire.members import are_distinct, encode_member, encode_view_id
 from ringcast.wire.runs import RANGE, Data, decode_data
 from ringcast.wire.schema import Item, Number, Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 U64_MAX: Final = 2**64 - 1
 

@@ -11,15 +11,13 @@ A peer's block may be anything: where it cannot be read, its message is delivere
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ringcast.errors import UsageError
 from ringcast.model import NO_HEADERS, Headers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 HEADERS_BYTES_MAX: Final = 1024
 """Of a block, behind its length."""

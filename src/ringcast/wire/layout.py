@@ -14,28 +14,15 @@ may still contradict itself: a method `fault` of its class returns why, or None.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import attrgetter
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    NamedTuple,
-    TypeVar,
-    cast,
-    dataclass_transform,
-    get_args,
-    get_type_hints,
-)
+from typing import Any, NamedTuple, TypeVar, cast, dataclass_transform, get_args, get_type_hints
 
 from ringcast.errors import DecodeError, Reject
 from ringcast.wire.cutter import Cutter
-from ringcast.wire.schema import AtMost, Flag, If, Number, Record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from ringcast.wire.schema import Kind
+from ringcast.wire.schema import AtMost, Flag, If, Kind, Number, Record
 
 T = TypeVar("T")
 

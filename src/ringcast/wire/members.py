@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ringcast.checks import NAME_BYTES_MAX, check_name, check_whole
 from ringcast.errors import ConfigError, DecodeError, Reject
-from ringcast.model import INCARNATION_MAX, Address, Member
+from ringcast.model import INCARNATION_MAX, Address, Member, ViewId
 from ringcast.wire.limits import COUNTER_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ringcast.model import ViewId
 
 COUNTER: Final = Struct("<Q")
 _PORT_INCARNATION: Final = Struct("<HQ")

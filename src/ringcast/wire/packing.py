@@ -11,7 +11,7 @@ from struct import Struct
 from struct import pack as struct_pack
 from typing import TYPE_CHECKING, Final
 
-from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX
+from ringcast.model import CONN_ID_MAX, FIRST_CONN_ID, SEQNO_MAX, Conn, Member
 from ringcast.wire.changes import Forwarded, InView, Piece, Want, cut_into_pieces
 from ringcast.wire.frames import Data, Nack, PeerRepair, PeerRepairRequest, UnicastNack
 from ringcast.wire.layout import FRAMES
@@ -33,7 +33,6 @@ from ringcast.wire.runs import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.model import Conn, Member
     from ringcast.wire.frames import Frame, UnicastData
 
 DATA, UNICAST_DATA = 1, 6

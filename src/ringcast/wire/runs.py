@@ -9,19 +9,16 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from io import BytesIO
 from itertools import repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from ringcast.errors import DecodeError, Reject
 from ringcast.model import FIRST_CONN_ID, SEQNO_MAX, Conn, Headed, Stream
 from ringcast.wire.limits import MESSAGES_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Self
 
 W = TypeVar("W", Stream, Conn)
 

@@ -7,19 +7,15 @@ bounds. What is decoded may come from anybody, and raises DecodeError.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Sequence
 from itertools import starmap
 from struct import Struct, calcsize
 from struct import pack as struct_pack
 from struct import unpack as struct_unpack
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ringcast.errors import DecodeError, Reject
-from ringcast.wire.cutter import COUNT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
-
-    from ringcast.wire.cutter import Cutter
+from ringcast.wire.cutter import COUNT, Cutter
 
 
 class Kind(Protocol):

@@ -11,20 +11,18 @@ member.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ringcast.core.view_change import OrderStanding
-from ringcast.wire.batches import read_head, size_of
+from ringcast.wire.batches import Head, read_head, size_of
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import TypeAlias
 
     from ringcast.model import Member, View
     from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.protocols.multicast_sender import MulticastSender
-    from ringcast.wire.batches import Head
 
     Log: TypeAlias = MulticastSender | MulticastReceiver
 

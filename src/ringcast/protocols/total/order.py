@@ -28,9 +28,9 @@ from __future__ import annotations
 from enum import auto
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.core.shared import Named
+from ringcast.core.shared import Named, Timers
 from ringcast.events import Writable
-from ringcast.model import Place, Stream, ViewId
+from ringcast.model import Member, Place, Stream, View, ViewId
 from ringcast.protocols.multicast_sender import MulticastSender
 from ringcast.protocols.stream import seconds
 from ringcast.protocols.total.history import Entries, History
@@ -40,18 +40,15 @@ from ringcast.protocols.total.reading import OrderReader, Start
 from ringcast.protocols.total.receipts import Deliveries, OrderReceipts
 from ringcast.wire.batches import read_head
 from ringcast.wire.changes import tag_of
-from ringcast.wire.frames import Submit, SubmitFrom, SubmitQuery
+from ringcast.wire.frames import OrderMessage, Submit, SubmitFrom, SubmitQuery
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ringcast.core.effects import Effects
-    from ringcast.core.shared import Timers
     from ringcast.core.view_change import Cut, OrderStanding
-    from ringcast.model import Member, View
     from ringcast.protocols.total.history import Log
-    from ringcast.wire.frames import OrderMessage
 
 SUBMIT_BYTES = 10
 """Of a Submit, besides the batch."""

@@ -12,13 +12,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ringcast.protocols.total.pending import TOTAL_BYTES
-from ringcast.wire.batches import size_of
+from ringcast.wire.batches import Head, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ringcast.model import Member, View
-    from ringcast.wire.batches import Head
 
 QUEUE_BYTES = 2 * TOTAL_BYTES
 """Of one origin: what it may have under way, with the heads of its batches."""

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.events import Delivered
-from ringcast.model import Run, Stream
+from ringcast.events import Delivered, Event
+from ringcast.model import Member, Run, Stream, View
 from ringcast.wire.batches import CARRIED, MORE, PART, as_sent, count_in, payloads_of, read_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ringcast.events import Event
-    from ringcast.model import Member, View
     from ringcast.protocols.total.history import Log
     from ringcast.window.assembler import Assembler
     from ringcast.wire.batches import Head

@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ringcast.events import Confirmed, Ordered
-from ringcast.model import Place
+from ringcast.model import Member, Place, View
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
     from ringcast.core.effects import Effects
-    from ringcast.model import Member, View
     from ringcast.protocols.multicast_sender import MulticastSender
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ringcast.core.view_change import NOTHING_ORDERED
+from ringcast.core.view_change import NOTHING_ORDERED, Begin, OrderStanding
 from ringcast.errors import GroupClosed, UsageError
-from ringcast.model import Origin, Stream
+from ringcast.model import Member, Origin, Stream
 from ringcast.protocols.multicast import ReliableMulticast
 from ringcast.protocols.total.order import TotalOrder
 from ringcast.window.fragmenter import check_payloads
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Deadlines, GroupState
-    from ringcast.core.view_change import Begin, OrderStanding
     from ringcast.events import ViewInstalled
-    from ringcast.model import Member
     from ringcast.protocols.total.history import Entries, Log
     from ringcast.protocols.total.reading import Start
     from ringcast.window.receive import ReceiveWindow

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.model import Stream
+from ringcast.model import Member, Stream
 from ringcast.protocols.stream import seconds
-from ringcast.settings import NAMES, PURGES
+from ringcast.settings import NAMES, PURGES, Settings
 
 if TYPE_CHECKING:
-    from ringcast.model import Member
-    from ringcast.settings import Settings
     from ringcast.wire.changes import Hello
 
 RECENTLY_NS = 60_000_000_000

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ringcast.core.effects import VerifyWanted
-from ringcast.core.view_change import Begin, Freeze, order
+from ringcast.core.effects import Effects, VerifyWanted
+from ringcast.core.view_change import Begin, Flush, Freeze, Snapshot, order
 from ringcast.protocols.stream import seconds
 from ringcast.protocols.views import frames as machine
 from ringcast.protocols.views.cookies import permit
-from ringcast.protocols.views.election import coordinator, may_answer, rank, verified
-from ringcast.protocols.views.follower import Phase
+from ringcast.protocols.views.election import Rank, coordinator, may_answer, rank, verified
+from ringcast.protocols.views.follower import Follower, Phase
 from ringcast.protocols.views.frames import receive
 from ringcast.protocols.views.proposals import NO_ANSWER, Proposals
-from ringcast.protocols.views.proposer import Step
+from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.protocols.views.timing import PATIENCE_NS, Timer, Waiting
 from ringcast.protocols.views.translation import Translator
 from ringcast.wire import changes as wire
@@ -29,14 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
-    from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
-    from ringcast.core.view_change import Flush, Snapshot
     from ringcast.model import Member, View, ViewId
     from ringcast.protocols.views.agreement import Agreement
-    from ringcast.protocols.views.election import Rank
-    from ringcast.protocols.views.follower import Follower
-    from ringcast.protocols.views.proposer import Proposer
     from ringcast.wire.frames import Frame
 
 COUNTER_LEAP_MAX = 1 << 32

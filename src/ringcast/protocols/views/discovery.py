@@ -25,17 +25,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.model import View
+from ringcast.model import Address, Member, View
 from ringcast.protocols.stream import seconds
-from ringcast.protocols.views.election import rank
+from ringcast.protocols.views.election import Rank, rank
 from ringcast.protocols.views.timing import PATIENCE_NS, BackOff
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ringcast.model import Address, Member
-    from ringcast.protocols.views.election import Rank
     from ringcast.wire.changes import Hello
 
 ASK_START_NS = 40_000_000

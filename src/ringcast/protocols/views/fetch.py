@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringcast.config import CAPACITY_LIMIT
-from ringcast.core.shared import Named
-from ringcast.core.view_change import OWN
-from ringcast.model import Origin
+from ringcast.core.shared import Named, Timers
+from ringcast.core.view_change import OWN, Part
+from ringcast.model import Member, Origin, ViewId
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.views.timing import REPEAT_MAX_NS, REPEAT_START_NS
 from ringcast.wire.changes import Forwarded, Want
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringcast.core.effects import Effects
-    from ringcast.core.shared import Timers
-    from ringcast.core.view_change import Part
-    from ringcast.model import Member, ViewId
     from ringcast.protocols.views.reading import Half
 
 DIRECT_TRIES = 2

@@ -24,17 +24,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.core.view_change import NO_STATE, Begin, Flush, Freeze, order
-from ringcast.protocols.views.frames import Flushable, State
-from ringcast.wire.changes import Flushed, Holding, Installed, Refuse
+from ringcast.core.view_change import NO_STATE, Begin, Cut, Flush, Freeze, Snapshot, order
+from ringcast.protocols.views.frames import Flushable, Propose, State, Wishes
+from ringcast.wire.changes import Finish, Flushed, Holding, Install, Installed, Refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ringcast.core.view_change import Cut, Snapshot
     from ringcast.model import Member, Origin, View, ViewId
-    from ringcast.protocols.views.frames import Propose, Wishes
-    from ringcast.wire.changes import Finish, Install
 
 FLUSHED_MAX = 8
 """Proposals that were flushed and are listed in a State. Older ones are told by a mark."""

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ringcast.core.view_change import NO_STATE, Begin, Cut, Flush, Freeze, order
-from ringcast.model import View
+from ringcast.model import Member, View, ViewId
 from ringcast.wire.changes import Finish, Flushed, Install, Installed, Refuse
 
 if TYPE_CHECKING:
     from ringcast.core.view_change import Snapshot, StateStanding
-    from ringcast.model import Member, ViewId
     from ringcast.protocols.views.follower import Follower
     from ringcast.protocols.views.proposer import Proposer
     from ringcast.settings import Settings

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ringcast.core.effects import VerifyWanted
+from ringcast.core.effects import Effects, VerifyWanted
 from ringcast.core.shared import Phase
 from ringcast.core.view_change import order
 from ringcast.protocols.views.discovery import GREET_NS, STRANGER_NS, rank_of
@@ -32,7 +32,6 @@ from ringcast.wire.changes import Cookie, Hello, tag_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringcast.core.effects import Effects
     from ringcast.model import Address, Member, View
     from ringcast.protocols.views.layer import GroupViews
 

@@ -34,14 +34,14 @@ from ringcast.core.effects import (
     Trusted,
     Unreachable,
 )
-from ringcast.core.shared import Deadlines, GroupState, Named, Phase
+from ringcast.core.shared import Deadlines, GroupState, Named, Phase, Timers
 from ringcast.core.view_change import Begin, Cut, CutReached, Frozen, Part, SawView, StateChanged
-from ringcast.model import View, ViewId
+from ringcast.model import Address, Member, View, ViewId
 from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.agreement import Agreement
 from ringcast.protocols.views.change import ViewChange
 from ringcast.protocols.views.cookies import Cookies
-from ringcast.protocols.views.discovery import GATHER_NS, MEMBER_NS, Discovery, Meeting
+from ringcast.protocols.views.discovery import GATHER_NS, MEMBER_NS, Discovery, Meeting, Met
 from ringcast.protocols.views.follower import Follower
 from ringcast.protocols.views.follower import Phase as Following
 from ringcast.protocols.views.greetings import Greetings
@@ -51,7 +51,7 @@ from ringcast.protocols.views.requests import Requests
 from ringcast.protocols.views.timing import PATIENCE_NS
 from ringcast.texts import counted
 from ringcast.wire import changes as wire
-from ringcast.wire.frames import Leave
+from ringcast.wire.frames import Frame, Leave
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
@@ -59,11 +59,7 @@ if TYPE_CHECKING:
 
     from ringcast.config import MembershipConfig
     from ringcast.core.effects import Effects, Signal
-    from ringcast.core.shared import Timers
-    from ringcast.model import Address, Member
-    from ringcast.protocols.views.discovery import Met
     from ringcast.settings import Settings
-    from ringcast.wire.frames import Frame
 
 
 GOODBYE_SHARE = 4

@@ -20,13 +20,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringcast.core.view_change import NOTHING_ORDERED, OWN, Cut, Part, order
-from ringcast.model import Origin, Stream
+from ringcast.model import Member, Origin, Stream, View, ViewId
 from ringcast.wire.changes import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ringcast.model import Member, View, ViewId
     from ringcast.protocols.views.frames import Flushable, Propose, State
 
     States = Mapping[Member, State]

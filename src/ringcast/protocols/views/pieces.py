@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from ringcast.errors import DecodeError
 from ringcast.protocols.early import STRANGER_BYTES_MAX, STRANGER_NS, STRANGERS_MAX
 from ringcast.window.assembler import PART_BYTES_MIN
-from ringcast.wire.changes import decode_pieces
+from ringcast.wire.changes import Piece, decode_pieces
 from ringcast.wire.limits import CHANGE_BYTES_MAX, VIEW_MEMBERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringcast.model import Member
-    from ringcast.wire.changes import Piece
     from ringcast.wire.frames import Frame
 
 FRAMES_MAX = VIEW_MEMBERS_MAX

@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringcast.core.view_change import order
-from ringcast.model import ViewId
+from ringcast.model import Member, ViewId
 from ringcast.protocols.views import frames as machine
-from ringcast.protocols.views.proposer import Step
+from ringcast.protocols.views.proposer import Proposer, Step
 from ringcast.protocols.views.timing import (
     JITTER_NS,
     PATIENCE_NS,
@@ -39,10 +39,8 @@ if TYPE_CHECKING:
 
     from ringcast.core.effects import Effects
     from ringcast.core.shared import Timers
-    from ringcast.model import Member
     from ringcast.protocols.views.agreement import Agreement
     from ringcast.protocols.views.change import ViewChange
-    from ringcast.protocols.views.proposer import Proposer
     from ringcast.protocols.views.translation import Translator
 
 NO_ANSWER = "does not answer a proposal"

@@ -19,17 +19,15 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ringcast.core.view_change import order
+from ringcast.core.view_change import Cut, order
 from ringcast.protocols.views.parts import make_cut, to_finish
-from ringcast.wire.changes import Finish, Install
+from ringcast.wire.changes import Finish, Flushed, Install, Installed, Refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ringcast.core.view_change import Cut
     from ringcast.model import Member, Stream, ViewId
     from ringcast.protocols.views.frames import ChangeFrame, Propose, State, Wishes
-    from ringcast.wire.changes import Flushed, Installed, Refuse
 
 
 class Step(Enum):

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 from ringcast.core.effects import Effects
 from ringcast.errors import UsageError
-from ringcast.events import StateAbandoned, StateWanted, StateWritable
+from ringcast.events import Event, StateAbandoned, StateWanted, StateWritable
 from ringcast.protocols.stream import seconds
 from ringcast.wire.frames import StateBegin, StateData, StateEnd, StateRefused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.events import Event
     from ringcast.model import Digest, Member, View
     from ringcast.wire.frames import StateAck, StateCancel
 

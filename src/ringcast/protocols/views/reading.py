@@ -16,16 +16,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ringcast.events import ViewInstalled
-from ringcast.model import Stream, View
+from ringcast.events import Event, ViewInstalled
+from ringcast.model import Member, Stream, View
 from ringcast.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
 
     from ringcast.core.view_change import Begin
-    from ringcast.events import Event
-    from ringcast.model import Member
     from ringcast.protocols.multicast_receiver import MulticastReceiver
     from ringcast.protocols.multicast_sender import MulticastSender
     from ringcast.protocols.total.reading import Start

@@ -21,8 +21,8 @@ from __future__ import annotations
 from enum import auto
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringcast.core.effects import VerifyWanted
-from ringcast.core.shared import Named
+from ringcast.core.effects import Effects, VerifyWanted
+from ringcast.core.shared import Named, Timers
 from ringcast.protocols.views.election import verified
 from ringcast.protocols.views.timing import REPEAT_START_NS, REQUEST_MAX_NS
 from ringcast.wire import changes as wire
@@ -32,8 +32,6 @@ from ringcast.wire.frames import Leave
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ringcast.core.effects import Effects
-    from ringcast.core.shared import Timers
     from ringcast.core.view_change import StateStanding
     from ringcast.model import Member, View
     from ringcast.protocols.views.change import ViewChange

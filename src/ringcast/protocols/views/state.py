@@ -31,11 +31,11 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from ringcast.core.effects import Layer
+from ringcast.core.effects import Effects, Layer, Signal
 from ringcast.core.shared import Deadlines, GroupState
 from ringcast.core.view_change import Begin, StateChanged, StateStanding
-from ringcast.events import Delivered, FragmentsDelivered, StateChunk, StateLost
-from ringcast.model import Digest, Stream
+from ringcast.events import Delivered, Event, FragmentsDelivered, StateChunk, StateLost
+from ringcast.model import Digest, Member, Stream, View
 from ringcast.protocols.stream import seconds
 from ringcast.protocols.views.providing import Provider
 from ringcast.protocols.views.taking import CatchUp, Outcome, Taking
@@ -53,9 +53,6 @@ from ringcast.wire.frames import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ringcast.core.effects import Effects, Signal
-    from ringcast.events import Event
-    from ringcast.model import Member, View
     from ringcast.wire.frames import SystemMessage
 
 HELD: Final = StateStanding(Holding.HOLDS)

@@ -28,7 +28,7 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, get_args
 
-from ringcast.core.effects import Flushed, Left
+from ringcast.core.effects import Effects, Flushed, Left, Signal
 from ringcast.core.view_change import (
     OWN,
     Begin,
@@ -39,7 +39,7 @@ from ringcast.core.view_change import (
     SawView,
     Snapshot,
 )
-from ringcast.model import Origin, Stream
+from ringcast.model import Member, Origin, Stream, View, ViewId
 from ringcast.protocols.multicast_receiver import MulticastReceiver
 from ringcast.protocols.stream import deliver
 from ringcast.protocols.total.reading import count_messages
@@ -61,11 +61,9 @@ from ringcast.wire.frames import (
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
-    from ringcast.core.effects import Effects, Signal
     from ringcast.core.shared import Deadlines, GroupState
     from ringcast.core.view_change import Part
     from ringcast.events import Event
-    from ringcast.model import Member, View, ViewId
     from ringcast.protocols.views.reading import Half
     from ringcast.wire.frames import Frame
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from ringcast.core.shared import Named
+from ringcast.core.shared import Named, Timers
 from ringcast.events import (
     Delivered,
     FragmentsDelivered,
@@ -27,18 +27,15 @@ from ringcast.events import (
     StateReceived,
     ViewInstalled,
 )
-from ringcast.model import Origin, Run
+from ringcast.model import Member, Origin, Run
 from ringcast.protocols.views.providing import CHUNK_OVERHEAD, WINDOW
-from ringcast.wire.frames import StateAck, StateBegin, StateCancel, StateData
+from ringcast.wire.frames import StateAck, StateBegin, StateCancel, StateData, StateEnd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringcast.core.effects import Effects
-    from ringcast.core.shared import Timers
     from ringcast.events import Event
-    from ringcast.model import Member
-    from ringcast.wire.frames import StateEnd
 
 PATIENCE_NS = 10_000_000_000
 PATIENCE_MAX_NS = 160_000_000_000

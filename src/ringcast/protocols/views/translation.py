@@ -24,10 +24,10 @@ from ringcast.core.view_change import (
     StateStanding,
     order,
 )
-from ringcast.model import Origin, View
+from ringcast.model import Member, Origin, Stream, View, ViewId
 from ringcast.protocols.views.cookies import permit
-from ringcast.protocols.views.election import rank
-from ringcast.protocols.views.frames import Flushable, Propose, State
+from ringcast.protocols.views.election import Rank, rank
+from ringcast.protocols.views.frames import ChangeFrame, Flushable, Propose, State
 from ringcast.wire import changes as wire
 from ringcast.wire.limits import VIEW_MEMBERS_MAX
 from ringcast.wire.members import are_distinct
@@ -35,11 +35,8 @@ from ringcast.wire.members import are_distinct
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ringcast.model import Member, Stream, ViewId
     from ringcast.protocols.views.agreement import Agreement
-    from ringcast.protocols.views.election import Rank
     from ringcast.protocols.views.follower import Follower
-    from ringcast.protocols.views.frames import ChangeFrame
     from ringcast.protocols.views.proposer import Proposer
     from ringcast.wire.fields import Listed
     from ringcast.wire.frames import Frame
