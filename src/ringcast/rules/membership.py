@@ -110,14 +110,17 @@ def joined_in_time(run: Run, found: Findings) -> None:
 @rule("V-L3", "whoever leaves is out, in time", Need.CALM)
 def left_in_time(run: Run, found: Findings) -> None:
     """Whoever is asked to leave is out soon, also if nobody answers; on a network that works as
-    soon as what it has sent has its seqnos, and with a change that asks it for what it has."""
+    soon as what it has sent has its seqnos, and with a change that asks it for what it has. A total
+    message has none before applications have made room, and one that has stopped makes none."""
     facts = run.facts
+    ordering = run.by_member(trace.ACCEPT) if facts.stopped_members else {}
     for begun, ended, text in _waits(run, LEAVE, trace.STOP):
         end_ns = run.until_ns(ended)
         since_ns: int | None = begun.mono_ns  # its own timer counts, whatever befell the network
         if begun.member in facts.late_members:
             since_ns = run.phases.calm_since(begun.mono_ns, end_ns)
         is_calm = facts.gst_ns is not None and begun.mono_ns >= facts.gst_ns
+        is_calm &= begun.key not in ordering
         bound_ns = bounds.leave_soon_ns(facts) if is_calm else bounds.leave_ns(facts)
         if since_ns is not None:
             found.wait(end_ns - since_ns, bound_ns, ended, text, begun, ended)

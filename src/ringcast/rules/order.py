@@ -118,6 +118,11 @@ class Order:
         inner = {stay.key for stay in self.parents.values()}
         return [view for view in self.shown if view not in inner]
 
+    def is_reading_behind(self, key: MemberKey) -> bool:
+        """It was in a later view than its application has read of, and may have taken more."""
+        stays = self.stays.get(key, ())
+        return len(stays) > 0 and stays[-1].left is not None
+
     def own(self, key: MemberKey) -> Ranges:
         """Which of its messages were in a history that this member was in."""
         own, before = Ranges(), None

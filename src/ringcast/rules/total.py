@@ -111,7 +111,9 @@ def own_order(run: Run, found: Findings) -> None:
                 missing = f"{number + 1}..{row.seqno - 1}"
                 if apart[origin].covers(number + 1, row.seqno - 1):
                     continue
-                if len(order.stays) > bounds.MARKS_MAX:
+                if order.is_reading_behind(origin):
+                    found.unknown.add(f"{row.peer_member} has yet to read what it took elsewhere")
+                elif len(order.stays) > bounds.MARKS_MAX:
                     found.unknown.add(f"nobody may know any more what became of {missing}")
                 elif row.peer_member in run.unrecorded:
                     found.unknown.add(f"{row.peer_member} may have taken {missing} elsewhere")
