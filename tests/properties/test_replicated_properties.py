@@ -18,7 +18,7 @@ from ringcast.replicated.encoding import (
 )
 from ringcast.replicated.machine import FORGOTTEN
 from ringcast.replicated.structures import CounterState, LockState
-from support.machines import Script, acquire, contents, copied, machine, release, told
+from support.machines import Script, acquire, contents, copied, machine, member, release, told
 
 if TYPE_CHECKING:
     from ringcast.replicated.machine import Machine
@@ -78,6 +78,8 @@ def play(script: Script, plan: list[Any]) -> None:
     script.install(*range(MEMBERS))
     for step in plan:
         match step:
+            case ("do" | "release" | "again", by, _) if member(by) not in script.members:
+                continue  # only members of a view have a place in its order
             case ("do", by, (structure, body)):
                 members.do(by, structure, body)
             case ("release", by, of):
