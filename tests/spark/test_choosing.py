@@ -256,8 +256,11 @@ def test_a_disk_that_fails_now_and_then_changes_nothing_of_it(archive: Path) -> 
         )
 
 
-def test_an_object_store_is_asked_for_less_where_less_is_wanted(archive: Path) -> None:
+def test_an_object_store_is_asked_for_less_where_less_is_wanted(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And it fails every twentieth request."""
+    monkeypatch.setattr(disks, "RELIST_S", 0.0)
     with store(archive.parent.parent, every=20) as server:
         uri = server.uri(f"{archive.parent.name}/{archive.name}")
         assert len(table(uri)) == 2 * LAST + GROUP

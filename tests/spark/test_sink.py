@@ -178,7 +178,9 @@ def test_a_batch_that_spark_hands_out_again_is_staged_once(
     files.mkdir()
     for batch in range(2):
         rows = {"payload": [b"%d.%d" % (batch, row) for row in range(10)]}
-        pq.write_table(pa.table(rows), files / f"{batch}.parquet")
+        file = files / f"{batch}.parquet"
+        pq.write_table(pa.table(rows), file)
+        os.utime(file, (batch, batch))  # Spark takes the oldest first
     arguments = [str(files), str(staging.path), str(checkpoint)]
     for _ in range(2):
         assert publish(spark, *arguments).awaitTermination(DEADLINE_S)

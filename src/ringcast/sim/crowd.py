@@ -27,12 +27,32 @@ DATAGRAM_BYTES = 1400
 """Views of many members are larger."""
 
 
-class Crowd:
+class Meter:
+    """How many datagrams leave, and how large they are."""
+
+    def __init__(self) -> None:
+        self.datagrams = self.bytes = 0
+        self.largest = 0
+        """Bytes of the largest."""
+
+    def reset_counters(self) -> None:
+        self.datagrams = self.bytes = self.largest = 0
+
+    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
+        size = len(flight.datagram)
+        self.datagrams += 1
+        self.bytes += size
+        self.largest = max(self.largest, size)
+        return [flight]
+
+
+class Crowd(Meter):
     """So many processes, each of which knows where all the others may be."""
 
     def __init__(
         self, count: int, *, loss: float = 0.0, multicast: MulticastConfig | None = None
     ) -> None:
+        super().__init__()
         self.world = plain_world()
         faults: list[Fault] = [self, FixedDelay(ns(DELAY_MS))]
         if loss:
@@ -42,10 +62,6 @@ class Crowd:
         self.clock = self.world.clock
         self.nodes: dict[Address, Node] = {}
         self.addresses = [Address(HOST, FIRST_PORT + place) for place in range(count)]
-        self.datagrams = self.bytes = 0
-        """What left, in all,"""
-        self.largest = 0
-        """and the bytes of the largest one."""
         self.frames: Counter[str] = Counter()
         """Frames sent, by their class; one to the group counts once,"""
         self.copies: Counter[str] = Counter()
@@ -87,16 +103,9 @@ class Crowd:
         return is_same and views[0] is not None and set(views[0]) == everybody
 
     def reset_counters(self) -> None:
-        self.datagrams = self.bytes = self.largest = 0
+        super().reset_counters()
         self.frames.clear()
         self.copies.clear()
-
-    def __call__(self, flight: Flight, dice: Random) -> list[Flight]:
-        size = len(flight.datagram)
-        self.datagrams += 1
-        self.bytes += size
-        self.largest = max(self.largest, size)
-        return [flight]
 
     def _count_frames(self, node: Node) -> None:
         others_count = len(node.view or ()) - 1
