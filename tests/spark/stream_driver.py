@@ -1,6 +1,7 @@
 """A Spark driver of its own: copies an archive into a table of Parquet, until it is killed.
 
-Arguments: the archive's directory, the table's, the checkpoint's.
+Arguments: the archive's directory, the table's, the checkpoint's; where Spark runs; messages of a
+step.
 """
 
 from __future__ import annotations
@@ -15,19 +16,26 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+STEP = 2000
 PATIENCE_S = 3600
 """So long that no gap is ever passed over: what is missing is seen to be missing."""
 
 
 def copy(
-    spark: SparkSession, archive: str, table: str, checkpoint: str, *, is_last: bool = False
+    spark: SparkSession,
+    archive: str,
+    table: str,
+    checkpoint: str,
+    *,
+    step: int = STEP,
+    is_last: bool = False,
 ) -> StreamingQuery:
     register(spark)
     messages = (
         spark.readStream.format("ringcast")
         .option("query", "copy")
         .option("gapWaitSeconds", PATIENCE_S)
-        .option("maxMessagesPerTrigger", 1_000_000 if is_last else 2000)
+        .option("maxMessagesPerTrigger", 1_000_000 if is_last else step)
         .load(archive)
     )
     columns = ("sender", "incarnation", "stream", "seqno", "sha2(payload, 256) AS content")
@@ -39,4 +47,5 @@ def copy(
 
 
 if __name__ == "__main__":
-    copy(session("copy", "local[1]"), *sys.argv[1:]).awaitTermination()
+    *places, master, step = sys.argv[1:]
+    copy(session("copy", master), *places, step=int(step)).awaitTermination()

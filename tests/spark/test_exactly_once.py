@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from stream_driver import copy
+from stream_driver import STEP, copy
 
 from ringcast.spark.session import stop_group
 from ringcast.trace.archive import Index
@@ -149,7 +149,8 @@ class Story:
             str(self.directory / "table"),
             str(self.directory / "checkpoint"),
         )
-        return self._start(sys.executable, str(HERE / "stream_driver.py"), *names)
+        driver = (sys.executable, str(HERE / "stream_driver.py"))
+        return self._start(*driver, *names, "local[1]", str(STEP))
 
     def kill_driver(self, driver: subprocess.Popen[str], point: str, steps: int) -> None:
         """Python, Java and all, as soon as it has come so much further there."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from itertools import chain, pairwise
 from types import SimpleNamespace
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from ringcast.trace.rows import OriginKey
 
 LATER = 4e9
 
@@ -279,6 +283,43 @@ def test_a_query_goes_on_where_it_was_and_retention_waits_for_it(
     query = copy(spark, archive, table)
     assert query.lastProgress is not None
     assert json.loads(query.lastProgress.sources[0].endOffset) == {f"web#{2**64 - 1}/fifo": 72}
+
+
+@pytest.mark.proof
+def test_a_query_that_stops_for_a_day_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Meanwhile senders and archives are started again, files are merged, and old ones would go."""
+    archive, table = tmp_path / "archive", tmp_path / "table"
+    register(spark)
+    began, sent = time.time() - 86_400, Counter[tuple[str, int, str, int]]()
+    idx: dict[tuple[str, int], int] = {}
+    last: dict[OriginKey, int] = {}
+    for hour in range(25):
+        origin = "web", 100 + hour // 6, hour % 2
+        for minute in range(0, 60, 10):
+            first = last.get(origin, 0) + 1
+            last[origin] = first + 9
+            for replica in ("one", "two"):
+                life = replica, 1 + (hour + 6 * (replica == "two")) // 12
+                path = write_file(
+                    archive,
+                    replica,
+                    idx.get(life, 0),
+                    [Kept(origin, first, first + 9)],
+                    incarnation=life[1],
+                )
+                idx[life] = idx.get(life, 0) + 1 + -(-10 // RUN)  # its view, and runs
+                os.utime(path, (began + 3600 * hour + 60 * minute,) * 2)
+            stream = ("fifo", "uniform")[origin[2]]
+            sent += Counter((*origin[:2], stream, seqno) for seqno in range(first, first + 10))
+        if hour == 0:
+            copy(spark, archive, table)
+            assert keys(spark.read.parquet(str(table))) == sent
+        assert compact(archive).merged
+        assert prune(archive, began + 3600 * (hour - 1)).removed == []  # the query waits for it
+    copy(spark, archive, table, maxMessagesPerTrigger=400)
+    assert keys(spark.read.parquet(str(table))) == sent
+    assert sent.total() == 25 * 60
+    assert prune(archive, LATER).removed
 
 
 def test_a_gap_is_waited_at_and_passed_over_in_the_offset(
