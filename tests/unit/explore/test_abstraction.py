@@ -247,7 +247,7 @@ STATE = {
     "Tail": "",
     "ReceiveStream": "_timers assembler is_frozen repair window",
     "Stack": "has_said_goodbye is_closed layers minimum out",
-    "SendStream": "fragments is_blocked is_told",
+    "SendStream": "emits_writable fragments is_blocked",
     "UnicastReceiver": "_acked _timers conn state stream",
     "UnicastSender": "_answer config _has_moved _is_answer_fresh _is_answer_owed _is_confirmed"
     " _is_heard _is_tail_off _quota _tail _tail_high _timers conn marked nonce state stream",
