@@ -238,7 +238,7 @@ class Story:
     def start_driver(self) -> subprocess.Popen[str]:
         arguments = [str(self.directory / name) for name in ("files", "staged", "checkpoint")]
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "sink_driver.py"), *arguments, "local[2]", "1000000"],
+            [sys.executable, str(HERE / "sink_driver.py"), *arguments, "local[2]", "1000000", "0"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             text=True,

@@ -36,6 +36,8 @@ DYING = (sys.executable, str(HERE / "killed_publisher.py"))
 BATCHES, ROWS = 10, 100_000
 AHEAD = "30000000"
 """So many bytes may be staged before the stream waits: those of three batches."""
+WORK_S = "1"
+"""Of each task: so that an executor that is found at work still is when it is killed."""
 ROW = np.dtype([("batch", ">u4"), ("row", ">u4"), ("content", "V92")])
 PATIENT = """
 [membership]
@@ -164,8 +166,10 @@ class Story:
 
     def start_driver(self) -> subprocess.Popen[bytes]:
         places = [str(self.directory / name) for name in ("files", "staged", "checkpoint")]
-        command = (sys.executable, str(HERE / "sink_driver.py"), *places, self._cluster.url, AHEAD)
-        return self._start("driver", *command, **self._talking)
+        where = (*places, self._cluster.url, AHEAD, WORK_S)
+        return self._start(
+            "driver", sys.executable, str(HERE / "sink_driver.py"), *where, **self._talking
+        )
 
     def stage(self) -> None:
         """All that there is, by a driver at a time."""
