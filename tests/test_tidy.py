@@ -220,7 +220,7 @@ CEILINGS = {
     "explore": 4505,  # explorations tell how far they are
     "protocols": 11515,  # one order of total messages; a sleeper that takes a view to go on
     "replicated": 1582,  # dict, lock, counter, leader, and the space that they share
-    "rules": 4848,  # pairs of real members are judged instant by instant; the one order
+    "rules": 4853,  # pairs of real members are judged instant by instant; the one order
     "sim": 5706,  # what simulated applications send may have headers; total messages
     "spark": 8711,  # 22 guarantees more of real members; the sink, whose tables need no PySpark 4.1
     "trace": 6142,  # messages to one member, requests; what killed tasks leave among staged batches

@@ -129,10 +129,12 @@ def left_in_time(run: Run, found: Findings) -> None:
 
 def _judge_goodbyes(run: Run, found: Findings) -> None:
     """Who goes on from the view in which somebody asked to leave, by a change that began since
-    then, has the leaver in its part: so all that it has sent is delivered (VS4)."""
+    then, has the leaver in its part: so all that it has sent is delivered (VS4). Not so a member
+    that was excluded meanwhile: from a view that the leaver is in."""
     gst_ns = run.facts.gst_ns
     for member, (asked, *_) in run.by_member(LEAVE).items():
-        views = [view for view in run.lives.views.get(member, []) if view.idx < asked.idx]
+        lived = run.lives.views.get(member, [])
+        views = [view for view in lived if view.idx < asked.idx]
         if not views or gst_ns is None or asked.mono_ns < gst_ns:
             continue
         changes = [
@@ -144,6 +146,9 @@ def _judge_goodbyes(run: Run, found: Findings) -> None:
         ]
         for _, end in changes:
             began_ns = min(since_ns for since_ns, view in changes if view.view_key == end.view_key)
+            later = [view for view in lived if asked.idx < view.idx and view.mono_ns < end.mono_ns]
+            if any(end.member not in view.members for view in later):
+                continue
             if began_ns >= asked.mono_ns and asked.member not in (*end.members, *end.part):
                 text = f"{end.member} goes on without asking {asked.member}, which leaves"
                 found.violate(text, views[-1], asked, end)
