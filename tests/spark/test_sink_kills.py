@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 RINGCAST = (sys.executable, "-c", "from ringcast.cli import main; main(prog_name='ringcast')")
 DYING = (sys.executable, str(HERE / "killed_publisher.py"))
-BATCHES, ROWS = 10, 100_000
+BATCHES, ROWS = 20, 50_000
 AHEAD = "30000000"
-"""So many bytes may be staged before the stream waits: those of three batches."""
+"""So many bytes may be staged before the stream waits: those of six batches."""
 WORK_S = "1"
 """Of each task: so that an executor that is found at work still is when it is killed."""
 ROW = np.dtype([("batch", ">u4"), ("row", ">u4"), ("content", "V92")])
@@ -49,7 +49,7 @@ DRIVERS = (
     (True, "staged/staged/*.parquet"),
     (False, "staged/batch-*.json"),
     (True, "staged/batch-*.json"),
-    (True, "checkpoint/commits/*"),
+    (False, "checkpoint/commits/*"),
     (False, "staged/staged/*.parquet"),
 )
 """For each that is killed: whether it loses an executor before, and what shows how far it is. A
@@ -259,7 +259,7 @@ def same(got: bytes, expected: bytes) -> bool:
 
 
 @pytest.mark.proof
-def test_a_million_rows_and_fifteen_kills(
+def test_a_million_rows_and_fourteen_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
